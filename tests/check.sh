@@ -15,7 +15,7 @@ check() {
         failed=$((failed + 1))
         printf 'FAILED  %s: exit code %d\n' "$name" "$status"
     fi
-    printf '%s\n' "$output" | tail -n "${LINES_SHOWN:-45}" | sed 's/^/        /; s/passed, /passed; /'
+    printf '%s\n' "$output" | tail -n "${LINES_SHOWN:-45}" | sed 's/^/        /; s/passed, /passed; /g'
 }
 
 # refuses NAME TEXT COMMAND...: must fail within 20 s, with TEXT on standard error.
@@ -48,7 +48,7 @@ count() {
     if [ "$status" -ne 0 ] && [ "${f:-0}" -eq 0 ] || [ "${p:-0}" -eq 0 ]; then
         failed=$((failed + 1))
         printf 'FAILED  %s: exit code %d\n' "$name" "$status"
-        printf '%s\n' "$output" | tail -n 30 | sed 's/^/        /; s/passed, /passed; /'
+        printf '%s\n' "$output" | tail -n 30 | sed 's/^/        /; s/passed, /passed; /g'
     else
         printf 'ok      %s: %s cases passed, %s failed, %s skipped (%d s)\n' "$name" "${p:-0}" "${f:-0}" "${s:-0}" $((SECONDS - start))
         printf '%s\n' "$output" | grep -E '^(SKIP|FAILED)' | sed 's/^/        /'

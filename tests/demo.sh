@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job and the examples over shared memory, and what bad input is answered with.
+# The main job and the examples over shared memory and TCP, and what bad input is answered with.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
@@ -13,12 +13,31 @@ check "chat" sh -c "$bin/chat | grep 'Bob said 2, Ada said 1'"
 check "kv" sh -c "$bin/kv | grep -A9 'get  large: 1048576 bytes, 1048576 of them x' | grep '2 copied'"
 check "driven" sh -c "$bin/driven | grep 'are 338350'"
 check "tokio_server" sh -c "timeout 30 $bin/tokio_server | grep -A1 'Ada: 3' | grep 'ended: true'"
+check "web" sh -c "timeout 30 $bin/web | grep -A2 '200 OK, hello Ada' | grep '408 Request Timeout'"
 check "on_smol" sh -c "timeout 30 $bin/on_smol | grep -A1 'is 5050, and 5050' | grep 'ended: true'"
 # Its policy drops the oldest: a reader whom the host held up has lost some, but never the newest.
 check "news" sh -c "$bin/news | grep 'a     read .*the last was \"headline 1000\"'"
 check "pool" sh -c "$bin/pool | grep '16 resource exhausted'"
 check "upgrade" sh -c "timeout 60 $bin/upgrade | grep '^0 wrong answers, 0 failed calls'"
 check "watch" sh -c "$bin/watch | grep 'readings sent'"
+# over_tcp TEXT NAME ARGS...: the example prints the text.
+over_tcp() {
+    local wanted=$1 name=$2
+    shift 2
+    check "$name over tcp" sh -c "timeout 60 $bin/$name $* | grep '$wanted'"
+}
+any=tcp://127.0.0.1:0
+over_tcp "Bob said 2, Ada said 1" chat $any
+over_tcp "get  large: 1048576 bytes, 1048576 of them x" kv $any
+over_tcp "are 338350" driven $any
+over_tcp "ended: true" tokio_server $any
+over_tcp "is 5050, and 5050" on_smol $any
+over_tcp "the last was .headline 1000" news $any
+over_tcp "16 resource exhausted" pool $any
+over_tcp "readings sent" watch $any
+over_tcp "^0 wrong answers, 0 failed calls" upgrade tcp://127.0.0.1:7620 tcp://127.0.0.1:7621
+over_tcp "a restarted server is reached" fates --bound-ms 5000 --address tcp://127.0.0.1:7600
+check "demo over tcp" timeout 60 "$bin/files" demo --provider tcp --bytes-max 50000000
 check "demo over shm" timeout 60 "$bin/files" demo --provider shm
 check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max 20000000
 check "a server killed among 100 calls" timeout 60 "$bin/fates" --address shm://fates-$$ --bound-ms 5000

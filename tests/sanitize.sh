@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 LINES_SHOWN=6
 # skip COUNT WHY: checks that cannot run here.
 skip() {
-    echo "SKIP    $2"
+    for _ in $(seq "$1"); do echo "SKIP    $2"; done
     skipped=$((skipped + $1))
 }
 # What is not there is not fetched.

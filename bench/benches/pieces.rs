@@ -10,7 +10,7 @@ use gimmal_bench::{pair::Pair, recorder::Recorder};
 use gimmal_engine::{
     proto::{Lane, RxLedger, TxWindow},
     transport::{
-        Address, Capabilities, Credit, FrameWord, Hello, Negotiated, PortConfig, Position, Provider, Tag,
+        Address, Capabilities, FrameWord, Hello, Negotiated, PortConfig, Position, Provider, Tag,
         frame::span, hello::Feature,
     },
 };
@@ -26,6 +26,7 @@ fn hello() -> Hello {
         responder_resources: 16,
         initiator_depth: 16,
         lane: 0,
+        service: 0,
         nonce: 0x1234_5678_9abc_def0,
     }
 }
@@ -115,8 +116,9 @@ fn credit(criterion: &mut Criterion) {
                 posted += 1;
                 ledger.handle_posted(posted);
                 black_box(ledger.owed());
-                let Credit { bytes, arrivals } = ledger.poll_credit();
-                window.handle_credit(Credit { bytes, arrivals }).expect("what the ledger says is true");
+                let credit = ledger.credit();
+                ledger.handle_told(credit);
+                window.handle_credit(credit).expect("what the ledger says is true");
                 room
             });
         });

@@ -28,7 +28,7 @@ pub fn advise(report: &Report) -> Vec<Advice> {
     add(restless.is_some(), "When a number is bad", restless.unwrap_or_default());
     add(
         report.cpus[0] == report.cpus[1] && at.cores > 1,
-        "`cores`",
+        "`placement`",
         format!("client and server shared core {}", report.cpus[0]),
     );
     let cost = report.cost.clone().unwrap_or_default();
@@ -164,7 +164,7 @@ mod tests {
         let source = include_str!("advise.rs");
         for section in [
             "When a number is bad",
-            "`cores`",
+            "`placement`",
             "`port.ring_bytes`",
             "`port.arrivals`",
             "`connect.ack_timeout` and `listen.ack_timeout`",

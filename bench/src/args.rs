@@ -26,7 +26,7 @@ pub enum Direction {
 ///
 /// Times are round trips (RTT).
 #[derive(Parser, Clone, PartialEq, Debug)]
-#[command(name = "gimmal-bench", version, propagate_version = true)]
+#[command(name = "gimmal-bench", version, propagate_version = true, args_override_self = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -135,7 +135,7 @@ pub enum Command {
         #[arg(short, long, default_value = "gimmal-bench.html")]
         output: PathBuf,
     },
-    /// Runs a file of command lines, or a built-in suite: quick, full, paper, regress.
+    /// Runs a file of command lines, or a built-in suite: quick, full, paper, tcp, regress.
     Suite(Suite),
     /// Says what records show about configuration and machine, and which section of tuning.md to read.
     Advise {
@@ -307,9 +307,9 @@ impl Run {
 /// Which runs to make, and where results go.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct Suite {
-    /// quick, full, paper, regress, or a TOML file.
+    /// quick, full, paper, tcp, regress, or a TOML file.
     pub name: String,
-    /// Append this to every line, as in "--provider verbs --address rdma://10.0.0.1:0".
+    /// Append this to every line, as in "--provider verbs --address rdma://10.0.0.1:0". The last of two equal options holds.
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     pub with: String,
     /// Write the records to this file, one JSON object per line.
@@ -353,6 +353,9 @@ pub struct Serve {
     /// The echo in which to flip a bit.
     #[arg(long, hide = true)]
     pub corrupt: Option<u64>,
+    /// Sleep as soon as there is nothing to do.
+    #[arg(long)]
+    pub asleep: bool,
     /// Sockets of that client.
     #[arg(long, hide = true)]
     pub beside: Vec<String>,

@@ -48,7 +48,7 @@ impl With for Connect<'_> {
         let Self(Beside { address, plan, ring_bytes, .. }, kind) = self;
         let alone = Plan { window: 1, threads: 1, mode: Mode::Inline, ..plan.clone() };
         Ok(match (kind, plan.layer, plan.mode) {
-            (Kind::Planned, Layer::Engine, Mode::Inline) => {
+            (Kind::Planned, Layer::Engine, Mode::Inline | Mode::Asleep) => {
                 Box::new(InlineTarget::connect(&provider, address, plan, ring_bytes)?)
             }
             (Kind::Planned, Layer::Engine, Mode::Handoff) => {

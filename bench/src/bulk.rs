@@ -13,7 +13,7 @@ use crate::{
     inline::InlineTarget,
     plan::{Plan, TOUCH, WHOLE, head},
     recorder::Recorder,
-    target::{Counted, Target, total},
+    target::{Counted, Target, total, total_of},
 };
 
 /// The client's end.
@@ -52,19 +52,12 @@ impl<P: Provider> BulkTarget<P> {
         if self.is_whole {
             let filling = number.to_le_bytes()[0];
             loan.fill(filling);
-            return self.total_of(filling);
+            return total_of(filling, self.bytes);
         }
         if let Some(word) = loan.first_chunk_mut::<8>() {
             *word = number.to_le_bytes();
         }
         number
-    }
-
-    /// What [`total`] makes of a loan that has the same byte everywhere.
-    fn total_of(&self, filling: u8) -> u64 {
-        let words = (self.bytes / 8) as u64;
-        let word = u64::from_le_bytes([filling; 8]);
-        words.wrapping_mul(word).wrapping_add((self.bytes % 8) as u64 * u64::from(filling))
     }
 
     /// Sends the next loan; false when there is no room or memory for it now.

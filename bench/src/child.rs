@@ -23,6 +23,8 @@ const END: Duration = Duration::from_secs(3);
 /// What the server is to do besides.
 #[derive(Debug, Default)]
 pub(crate) struct ChildOptions<'a> {
+    /// It sleeps as soon as it has nothing to do.
+    pub(crate) is_asleep: bool,
     /// Sockets that it connects to, as in `tcp:127.0.0.1:4711`.
     pub(crate) beside: &'a [String],
     /// In which it pulls loans, bytes.
@@ -56,6 +58,7 @@ impl Server {
         let mut child = Command::new(program)
             .args(["serve", "--child", "--provider", provider.name(), "--address", &address])
             .args(["--ring", &ring_bytes.to_string(), "--stall", &options.stall_ms.to_string()])
+            .args(options.is_asleep.then_some("--asleep"))
             .args(options.beside.iter().flat_map(|place| ["--beside", place]))
             .args(options.piece.iter().flat_map(|bytes| ["--piece".to_owned(), bytes.to_string()]))
             .args(options.corrupt.iter().flat_map(|number| ["--corrupt".to_owned(), number.to_string()]))

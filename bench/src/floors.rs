@@ -38,6 +38,10 @@ pub(crate) enum Phase {
     Block,
     /// The echo over TCP.
     Tcp,
+    /// The kernel's TCP over loopback, waited for by an epoll set.
+    TcpEpoll,
+    /// The kernel's TCP over loopback, waited for by a call that blocks.
+    TcpBlocking,
     /// The echo over a unix socket.
     Uds,
     /// The end.
@@ -45,7 +49,7 @@ pub(crate) enum Phase {
 }
 
 /// Every phase but the end, by its number in a word.
-const PHASES: [Phase; 10] = [
+const PHASES: [Phase; 12] = [
     Phase::Idle,
     Phase::Rest,
     Phase::Line,
@@ -56,6 +60,8 @@ const PHASES: [Phase; 10] = [
     Phase::Block,
     Phase::Tcp,
     Phase::Uds,
+    Phase::TcpEpoll,
+    Phase::TcpBlocking,
 ];
 
 impl Phase {

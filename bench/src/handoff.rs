@@ -18,7 +18,7 @@ use crossbeam::{
     utils::Backoff,
 };
 use gimmal_engine::{
-    App, Config, Idle, Io, Message, SendError, Workers,
+    App, Config, Idle, Io, Message, Placement, SendError, Workers,
     transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider, Time},
     worker::WorkerHandle,
 };
@@ -232,7 +232,8 @@ impl<P: Provider> HandoffTarget<P> {
         ring_bytes: u32,
     ) -> Result<Self, BenchError> {
         let base = engine_config(plan.bytes, ring_bytes, Idle::default());
-        let config = Config { cores: vec![plan.client_core], inbox: base.inbox.max(plan.window), ..base };
+        let placement = Placement::Cores(vec![plan.client_core]);
+        let config = Config { placement, inbox: base.inbox.max(plan.window), ..base };
         let window = plan.window / plan.threads;
         let parkers: Vec<Parker> = (0..plan.threads).map(|_| Parker::new()).collect();
         let answers: Vec<_> = parkers.iter().map(|parker| Arc::new(Answers::of(parker, window))).collect();

@@ -40,6 +40,8 @@ pub enum Layer {
 pub enum Mode {
     /// The calling thread; nobody sleeps.
     Inline,
+    /// The calling thread, and both sides sleep as soon as they have nothing to do.
+    Asleep,
     /// A worker on a thread of its own; who has nothing to do sleeps in the end.
     Handoff,
 }
@@ -64,7 +66,17 @@ macro_rules! named {
 named! {
     ProviderName { Shm = "shm", Tcp = "tcp", Verbs = "verbs" }
     Layer { Engine = "engine", Rpc = "rpc", Pipeline = "pipeline", Typed = "typed" }
-    Mode { Inline = "inline", Handoff = "handoff" }
+    Mode { Inline = "inline", Asleep = "asleep", Handoff = "handoff" }
+}
+
+impl Mode {
+    /// How a side without a worker thread waits.
+    pub(crate) const fn idle(self) -> Idle {
+        match self {
+            Self::Asleep => Idle::Event,
+            Self::Inline | Self::Handoff => Idle::Spin,
+        }
+    }
 }
 
 /// The first message.

@@ -131,7 +131,7 @@ fn open<P: Provider>(
     ring_bytes: u32,
 ) -> Result<Box<dyn Target>, BenchError> {
     match (plan.mode, plan.layer) {
-        (Mode::Inline, Layer::Pipeline) => {
+        (Mode::Inline | Mode::Asleep, Layer::Pipeline) => {
             let calls = Piper::new(BenchClient::new(inline(url, plan, ring_bytes)?), plan);
             Ok(Box::new(RpcTarget { calls, plan: control, close: |calls: Piper| say_goodbye(calls.end()) }))
         }
@@ -139,7 +139,7 @@ fn open<P: Provider>(
             let why = "--layer pipeline: only the inline client has pipelines: --mode inline";
             Err(BenchError::Arguments(why.to_owned()))
         }
-        (Mode::Inline, _) => {
+        (Mode::Inline | Mode::Asleep, _) => {
             let calls = Caller::new(inline(url, plan, ring_bytes)?, plan);
             let close = |calls: Caller<LocalClient>| say_goodbye(calls.end());
             Ok(Box::new(RpcTarget { calls, plan: control, close }))

@@ -148,6 +148,7 @@ fn server(arguments: &Serve) -> Result<(), BenchError> {
         piece_bytes: arguments.piece.and_then(|bytes| u32::try_from(bytes).ok()),
         is_child: arguments.child,
         is_tied: arguments.tied,
+        is_asleep: arguments.asleep,
         beside: arguments.beside.clone(),
         stall: std::time::Duration::from_millis(arguments.stall.into()),
         corrupt: arguments.corrupt,

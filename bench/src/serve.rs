@@ -17,13 +17,14 @@ use crate::{
     environment::raise_descriptors,
     error::BenchError,
     floors::{FloorServer, Phase},
+    inline,
     plan::{Layer, Mode, Plan, engine_config},
     service,
 };
 
 /// Empty turns between two looks at the phase.
 const LOOKS: u32 = 64;
-/// The longest sleep while nothing is measured, and of a worker in hand-off mode.
+/// The longest sleep while nothing is measured.
 const NAP: Duration = Duration::from_millis(1);
 
 /// From one stall to the next.
@@ -42,6 +43,8 @@ pub struct ServeOptions {
     pub is_child: bool,
     /// End when standard input does.
     pub is_tied: bool,
+    /// Sleep as soon as there is nothing to do.
+    pub is_asleep: bool,
     /// Sockets of the client to connect to, as in `tcp:127.0.0.1:4711`.
     pub beside: Vec<String>,
     /// How long to do nothing in every second.
@@ -65,7 +68,8 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
         end_with_input()?;
     }
     let beside = options.beside.iter().map(|place| Stream::connect(place)).collect::<Result<_, _>>()?;
-    let mut config = engine_config(0, options.ring_bytes, Idle::default());
+    let idle = if options.is_asleep { Idle::Event } else { Idle::default() };
+    let mut config = engine_config(0, options.ring_bytes, idle);
     if let Some(bytes) = options.piece_bytes {
         (config.port.bulk_piece_bytes, config.port.bulk_piece_in_post_bytes) = (bytes, bytes);
     }
@@ -166,7 +170,7 @@ impl<P: Provider> Host<P> {
                         std::hint::spin_loop();
                     }
                 }
-                Some(Mode::Handoff) => self.nap(NAP),
+                Some(Mode::Handoff | Mode::Asleep) => self.nap(NAP),
             }
         }
     }
@@ -232,12 +236,15 @@ impl<P: Provider> Host<P> {
                 (Phase::Block, Some(plan)) => floors.block(word, plan.block, relax(plan))?,
                 (Phase::Test, Some(plan)) => self.test(floors, word, plan, plan.mode),
                 (Phase::Spin, Some(plan)) => self.test(floors, word, plan, Mode::Inline),
-                (phase @ (Phase::Tcp | Phase::Uds), Some(plan)) => {
+                (phase @ (Phase::Tcp | Phase::TcpEpoll | Phase::TcpBlocking | Phase::Uds), Some(plan)) => {
                     let relax = (plan.mode == Mode::Inline).then(|| relax(plan));
                     let stream = self.beside.iter_mut().find(|stream| stream.phase() == phase);
-                    stream
-                        .ok_or(BenchError::Wrong("no such socket"))?
-                        .echo(relax, || floors.is_still(word))?;
+                    let stream = stream.ok_or(BenchError::Wrong("no such socket"))?;
+                    let go_on = || floors.is_still(word);
+                    match plan.block {
+                        0 => stream.echo(relax, go_on)?,
+                        bytes => stream.read_blocks(bytes, relax, go_on)?,
+                    }
                 }
             }
         }
@@ -254,13 +261,13 @@ impl<P: Provider> Host<P> {
         match (mode, &mut self.rpc) {
             (Mode::Inline, None) => spin(relax(plan), || inline.turn(), go_on, staller),
             (Mode::Inline, Some(rpc)) => spin(relax(plan), || rpc.turn(), go_on, staller),
-            (Mode::Handoff, None) => {
+            (Mode::Handoff | Mode::Asleep, None) => {
                 while go_on() {
                     staller.stall();
-                    inline.idle(NAP);
+                    inline.idle(inline::NAP);
                 }
             }
-            (Mode::Handoff, Some(rpc)) => rpc.run_until(NAP, || !go_on()),
+            (Mode::Handoff | Mode::Asleep, Some(rpc)) => rpc.run_until(inline::NAP, || !go_on()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use gimmal::{
     Client, Cx, Server,
-    config::Idle,
+    config::{Idle, Placement},
     local::{LocalClient, LocalServer},
     raw::ResponseWriter,
 };
@@ -13,7 +13,7 @@ use gimmal_engine::transport::Address;
 use crate::{
     error::BenchError,
     items::{Source, serve_streams},
-    plan::{Plan, engine_config},
+    plan::{Mode, Plan, engine_config},
 };
 
 /// What is called.
@@ -59,17 +59,18 @@ pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<L
         Address::Rdma { host, via, .. } => {
             Address::Rdma { host: host.clone(), port: 0, via: via.clone() }.to_string()
         }
-        Address::Tcp { host, .. } => Address::Tcp { host: host.clone(), port: 0 }.to_string(),
+        Address::Tcp { host, tls, .. } => Address::Tcp { host: host.clone(), port: 0, tls: *tls }.to_string(),
         Address::Mem { name } => format!("mem://{name}-rpc"),
     };
+    let idle = if plan.mode == Mode::Asleep { Idle::Event } else { Idle::default() };
     let services = Server::builder().service(serve_bench(Mirror)).service(serve_streams(Source));
-    let builder = services.config(config(plan, ring_bytes, Idle::default()));
+    let builder = services.config(config(plan, ring_bytes, idle));
     builder.listen_local(&beside).map_err(|error| BenchError::Rpc(error.to_string()))
 }
 
 /// A client whose thread is its worker.
 pub(crate) fn inline(url: &str, plan: &Plan, ring_bytes: u32) -> Result<LocalClient, BenchError> {
-    let config = config(plan, ring_bytes, Idle::Spin);
+    let config = config(plan, ring_bytes, plan.mode.idle());
     let connected = Client::builder().config(config).connect_local(url);
     connected.map_err(|error| BenchError::Rpc(error.to_string()))
 }
@@ -77,7 +78,7 @@ pub(crate) fn inline(url: &str, plan: &Plan, ring_bytes: u32) -> Result<LocalCli
 /// A client with a worker on the client's core.
 pub(crate) fn handed_off(url: &str, plan: &Plan, ring_bytes: u32) -> Result<Client, BenchError> {
     let mut config = config(plan, ring_bytes, Idle::default());
-    config.engine.cores = vec![plan.client_core];
+    config.engine.placement = Placement::Cores(vec![plan.client_core]);
     config.engine.inbox = config.engine.inbox.max(plan.window);
     let connected = Client::builder().config(config).connect(url);
     connected.map_err(|error| BenchError::Rpc(error.to_string()))

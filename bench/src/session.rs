@@ -11,7 +11,7 @@ use crate::{
     error::BenchError,
     floors::{Floors, Phase},
     leave::Folder,
-    plan::Plan,
+    plan::{Mode, Plan},
     recorder::Recorder,
     report::Report,
     target::body,
@@ -69,8 +69,13 @@ impl Loopback {
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
         let block = if plan.block <= BLOCK_FLOOR_MAX { plan.block } else { 0 };
         let (mut floors, fd) = Floors::create(body(plan.bytes), plan.window, block, relax)?;
-        let options =
-            ChildOptions { beside: &beside, piece: run.piece, stall_ms: run.stall, corrupt: run.corrupt };
+        let options = ChildOptions {
+            is_asleep: run.mode == Mode::Asleep,
+            beside: &beside,
+            piece: run.piece,
+            stall_ms: run.stall,
+            corrupt: run.corrupt,
+        };
         let server = Server::start(run.provider, run.address.as_ref(), ring_bytes, fd, &options)?;
         floors.watch(server.pidfd()?);
         Ok((Self { floors, server, _folder: folder }, meetings))

@@ -231,7 +231,7 @@ impl With for Session<'_> {
             }
         };
         let is_lost = match plan.mode {
-            Mode::Inline => {
+            Mode::Inline | Mode::Asleep => {
                 let client = service::inline(&url, plan, ring_bytes)?;
                 tally.connected(loopback.as_deref_mut(), since)?;
                 let calls = BenchClient::new(client.clone());

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  slice:  down 64 B, up 64 B, both 64 B, down 4 KiB, …     next slice: the same …
-//!  a call of its own for each; at most the stream's window of items is in flight, each way
+//!  a call of its own for each; at most 32 items are in flight both ways
 //! ```
 
-use gimmal::{CallOptions, Channel, Sink, stream::WINDOW};
+use gimmal::{CallOptions, Channel, Sink};
 use gimmal_engine::transport::Provider;
 
 use crate::{
@@ -24,6 +24,9 @@ use crate::{
     service::{self, failed},
     target::{Target as _, body, digest, total},
 };
+
+/// Items that are on their way both ways at most.
+const WINDOW: usize = 32;
 
 /// Items of one size, one way.
 struct Lane {
@@ -124,8 +127,7 @@ impl Lane {
                 // No more than come back without our reading them.
                 if sent == items {
                     up.take().into_iter().for_each(Sink::finish);
-                } else if sent - pace.items < u64::from(WINDOW) && sink.try_send(&self.item).unwrap_or(false)
-                {
+                } else if sent - pace.items < WINDOW as u64 && sink.try_send(&self.item).unwrap_or(false) {
                     sent += 1;
                 } else {
                     break;
@@ -181,7 +183,7 @@ impl With for Measure<'_> {
         let control = InlineTarget::connect(&provider, &self.stage.address, &plan, ring_bytes)?;
         let url = control.served_at().to_owned();
         match plan.mode {
-            Mode::Inline => {
+            Mode::Inline | Mode::Asleep => {
                 let client =
                     StreamsClient::new(service::inline(&url, &plan, ring_bytes)?).with_options(endless());
                 self.slices(&client)?;
@@ -209,7 +211,7 @@ pub(crate) fn streams(
     let largest = run.sizes().into_iter().max().unwrap_or(64);
     let typed = Run { layer: Layer::Typed, ..run.clone() };
     let mut stage = Stage::set(&typed, "stream", ring_for(largest))?;
-    stage.plan.window = WINDOW as usize;
+    stage.plan.window = WINDOW;
     let mut lanes = Vec::new();
     for bytes in run.sizes() {
         for direction in directions {

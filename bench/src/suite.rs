@@ -28,10 +28,11 @@ use crate::{
 };
 
 /// The ready ones.
-const READY: [(&str, &str); 4] = [
+const READY: [(&str, &str); 5] = [
     ("quick", include_str!("../suites/quick.toml")),
     ("full", include_str!("../suites/full.toml")),
     ("paper", include_str!("../suites/paper.toml")),
+    ("tcp", include_str!("../suites/tcp.toml")),
     ("regress", include_str!("../suites/regress.toml")),
 ];
 /// Repeats of a run without a core placement of enough slices.
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_is_no_suite_is_named() {
-        assert!(read("no-such").unwrap_err().to_string().contains("quick, full, paper, regress"));
+        assert!(read("no-such").unwrap_err().to_string().contains("quick, full, paper, tcp, regress"));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("suite.toml");
         for (text, words) in [

@@ -76,6 +76,13 @@ pub fn total(bytes: &[u8]) -> u64 {
     rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
 }
 
+/// What [`total`] makes of `bytes` bytes that are all `filling`.
+#[must_use]
+pub fn total_of(filling: u8, bytes: usize) -> u64 {
+    let (words, word) = ((bytes / 8) as u64, u64::from_le_bytes([filling; 8]));
+    words.wrapping_mul(word).wrapping_add((bytes % 8) as u64 * u64::from(filling))
+}
+
 /// Reads an echo: every byte if `is_thorough`, else as far as a receiver must.
 #[inline]
 #[must_use]
@@ -102,6 +109,7 @@ mod tests {
             assert_ne!(digest(&bytes), digest(&other), "byte {at}");
         }
         assert_eq!(digest(&[]), 0);
+        assert_eq!(total_of(77, 203), total(&[77; 203]));
         for at in 0..200 {
             let mut other = bytes.clone();
             other[at] ^= 1;

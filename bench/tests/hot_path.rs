@@ -1,6 +1,6 @@
-//! The hot path of an inline echo over shared memory: no allocation, no system call. Counted.
+//! The hot path of an inline echo: no allocation, and over shared memory no system call. Counted.
 
-#![cfg(feature = "shm")]
+#![cfg(all(feature = "shm", feature = "tcp"))]
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::{path::Path, process::Command, sync::mpsc, thread, time::Duration};
@@ -15,14 +15,15 @@ use gimmal_bench::{
 };
 use gimmal_engine::{
     Acceptor, Idle, Inline,
-    transport::{Address, Instant, ListenOptions, Provider as _, shm::Shm},
+    transport::{Address, Instant, ListenOptions, Listener as _, Provider, shm::Shm, tcp::Tcp},
 };
+use gimmal_testkit::skip;
 
 const WARM_UP: u64 = 5_000;
 const CALLS: u64 = 20_000;
 
 /// Echoes `calls` messages in all.
-fn echo(server: &mut Inline<Shm, Echo>, calls: u64) {
+fn echo<P: Provider>(server: &mut Inline<P, Echo>, calls: u64) {
     while server.app().served() < calls {
         if server.turn() == 0 {
             // The other side may need this core.
@@ -33,17 +34,26 @@ fn echo(server: &mut Inline<Shm, Echo>, calls: u64) {
 
 #[test]
 fn an_inline_echo_allocates_nothing_on_either_side() {
+    let folder = tempfile::tempdir().unwrap();
+    allocates_nothing(&Shm, &Address::Shm { path: folder.path().join("echo") });
+}
+
+#[test]
+fn an_inline_echo_over_tcp_allocates_nothing_on_either_side() {
+    allocates_nothing(&Tcp, &"tcp://127.0.0.1:0".parse().unwrap());
+}
+
+fn allocates_nothing<P: Provider>(provider: &P, address: &Address) {
     for window in [1, 32] {
-        let folder = tempfile::tempdir().unwrap();
-        let address = Address::Shm { path: folder.path().join("echo") };
-        let theirs = address.clone();
+        let (theirs, listens) = (address.clone(), provider.clone());
         let (ready, listening) = mpsc::channel();
         let server = thread::spawn(move || {
             let plan = engine_plan(64, 0, Idle::Spin).unwrap();
-            let mut server = Inline::new(&Shm, &plan, Echo::default()).unwrap();
-            let listener = Shm.listen(&theirs, &ListenOptions::default()).unwrap();
+            let mut server = Inline::new(&listens, &plan, Echo::default()).unwrap();
+            let listener = listens.listen(&theirs, &ListenOptions::default()).unwrap();
+            let address = listener.address();
             let _acceptor = Acceptor::spawn(listener, vec![server.handle()]).unwrap();
-            ready.send(()).unwrap();
+            ready.send(address).unwrap();
             while server.app().asked().is_none() {
                 server.turn();
             }
@@ -52,7 +62,7 @@ fn an_inline_echo_allocates_nothing_on_either_side() {
             echo(&mut server, 1 + WARM_UP);
             measure(|| echo(&mut server, 1 + WARM_UP + CALLS))
         });
-        listening.recv().unwrap();
+        let address = listening.recv().unwrap();
         // Equal cores: whoever waits yields, for machines with one core and busy ones with two.
         let plan = Plan {
             layer: Layer::Engine,
@@ -67,7 +77,7 @@ fn an_inline_echo_allocates_nothing_on_either_side() {
             server_core: 0,
             same_host: false,
         };
-        let mut client = InlineTarget::connect(&Shm, &address, &plan, 0).unwrap();
+        let mut client = InlineTarget::connect(provider, &address, &plan, 0).unwrap();
         let mut recorder = Recorder::new().unwrap();
         client.run(WARM_UP, &mut recorder).unwrap();
         let ours = measure(|| client.run(CALLS, &mut recorder).unwrap());
@@ -140,12 +150,10 @@ const FEW: u64 = 200_000;
 #[test]
 fn a_million_inline_echoes_make_at_most_ten_system_calls() {
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("SKIP: strace is not installed");
-        return;
+        return skip("strace is not installed");
     }
     if thread::available_parallelism().map_or(1, Into::into) < 2 {
-        println!("SKIP: both processes need a core of their own");
-        return;
+        return skip("two processes need a core each");
     }
     let folder = tempfile::tempdir().unwrap();
     let mut last = String::new();
@@ -155,8 +163,7 @@ fn a_million_inline_echoes_make_at_most_ten_system_calls() {
     for _ in 0..6 {
         let [Some(few), Some(many)] = [FEW, FEW + MORE].map(|count| system_calls(folder.path(), count))
         else {
-            println!("SKIP: strace may not trace here");
-            return;
+            return skip("strace cannot trace here");
         };
         let stillest = least.map_or([few, many], |[least, most]| [few.or_less(least), many.or_less(most)]);
         least = Some(stillest);

@@ -2,10 +2,12 @@
 
 use std::{path::Path, time::Duration};
 
+use gimmal::{config::Cpus, error::PlaceError};
 use gimmal_rdma::{
     cm::Route,
     device::{self, Assigned, Unusable},
 };
+use gimmal_rpc::{Client, Config};
 use gimmal_transport::{Address, Key};
 use rustix::{
     fs::{Access, MemfdFlags, SealFlags},
@@ -42,10 +44,14 @@ pub(crate) trait Machine {
     fn room(&self, path: &str) -> Option<(u64, u64)>;
     /// Cores this process may run on.
     fn cores(&self) -> usize;
+    /// The processors of this process, as [`Placement::Auto`](gimmal::config::Placement::Auto) reads them.
+    fn cpus(&self) -> Result<Cpus, PlaceError>;
     /// The way to a peer.
     fn route(&self, host: &str, port: u16) -> Result<Route, String>;
     /// A whole connection.
     fn connect(&self, address: &Address) -> Result<String, String>;
+    /// Connects to a `gimmal://` URL; which way was chosen, and why.
+    fn connect_best(&self, url: &str) -> Result<String, String>;
 }
 
 /// The machine this program runs on.
@@ -115,11 +121,24 @@ impl Machine for Live {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
+    fn cpus(&self) -> Result<Cpus, PlaceError> {
+        Cpus::read()
+    }
+
     fn route(&self, host: &str, port: u16) -> Result<Route, String> {
         gimmal_rdma::cm::route(host, port, self.timeout).map_err(|error| error.to_string())
     }
 
     fn connect(&self, address: &Address) -> Result<String, String> {
         connect::try_it(address, self.timeout, self.key.clone())
+    }
+
+    fn connect_best(&self, url: &str) -> Result<String, String> {
+        let mut config = Config::default();
+        config.engine.connect.connect_timeout = self.timeout;
+        config.engine.connect.key.clone_from(&self.key);
+        let client = Client::builder().config(config).connect(url).map_err(|error| error.to_string())?;
+        let negotiated = client.negotiated().ok_or("it is not connected")?;
+        Ok(negotiated.chosen.clone().unwrap_or_else(|| negotiated.provider.to_owned()))
     }
 }

@@ -6,6 +6,8 @@
 //!   │       ├─────► machine ─► tree (/sys, /proc, /dev), transport (libraries, addresses, route, connect)
 //!   │       └─────► report      text or JSON
 //!   ├───► devices
+//!   ├───► edge                        HTTP/2 to gimmal, and back
+//!   ├───► tunnel                      connections of programs as streams
 //!   ├───► live                        call: a server's methods, and calls by hand
 //!   └───► top                         top, health: a server's counters, connections and health
 //! ```
@@ -16,16 +18,19 @@
 mod connect;
 mod devices;
 mod doctor;
+mod edge;
 mod live;
 mod machine;
 mod report;
+mod signals;
 mod top;
 mod tree;
+mod tunnel;
 
 use std::{error::Error, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
-use gimmal_transport::{Address, Key};
+use gimmal_transport::Key;
 
 use crate::machine::Live;
 
@@ -41,8 +46,8 @@ struct Args {
 enum Command {
     /// Checks what a connection needs. Names each problem and the command that fixes it.
     Doctor {
-        /// Also connect to this peer: rdma://host:port or shm://name.
-        url: Option<Address>,
+        /// Also connect to this peer: rdma://host:port, tcp://host:port, shm://name or gimmal://host:port.
+        url: Option<doctor::Peer>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -102,6 +107,13 @@ enum Command {
         #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
         count: u64,
     },
+    /// Carries HTTP/2 in clear text, gRPC included, to a server of gimmal, or from one to a server of HTTP/2, until SIGTERM:
+    /// `gimmal edge --listen http://0.0.0.0:50051 --to shm://greeter`.
+    Edge(edge::Edge),
+    /// Carries connections of programs that nobody changes over one connection of gimmal, until SIGTERM. At the programs:
+    /// `gimmal tunnel --listen tcp:127.0.0.1:6379 --to rdma://db:7471/redis`. At their servers:
+    /// `gimmal tunnel --listen rdma://0.0.0.0:7471 --map redis=tcp:127.0.0.1:6379`.
+    Tunnel(tunnel::Tunnel),
     /// Lists RDMA devices, their ports and GIDs.
     Devices {
         /// Print JSON.
@@ -132,7 +144,11 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
         Command::Doctor { url, json, key, timeout_ms } => {
             let key = key.as_deref().map(Key::from_file).transpose()?;
             let machine = Live::new(Duration::from_millis(timeout_ms), key);
-            let report = doctor::examine(&machine, url.as_ref());
+            let report = match &url {
+                None => doctor::examine(&machine, None),
+                Some(doctor::Peer::At(address)) => doctor::examine(&machine, Some(address)),
+                Some(doctor::Peer::Best(url)) => doctor::examine_best(&machine, url),
+            };
             match report.print(json) {
                 Err(error) if !is_unread(&error) => Err(error.into()),
                 _ => Ok(report.ok),
@@ -152,6 +168,8 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
             let updates = top::Updates { interval, count, json };
             top::top(&server, &updates)
         }
+        Command::Edge(edge) => edge::run(&edge),
+        Command::Tunnel(tunnel) => tunnel::run(&tunnel),
         Command::Devices { json } => {
             devices::print(&gimmal_rdma::device::devices()?, json)?;
             Ok(true)

@@ -12,8 +12,9 @@ use std::{
 };
 
 use gimmal_transport::{
-    Address, Hello, Incoming, Instant, ListenError, Listener, Provider, Refusal, RejectReason,
-    parts::LogPace, thread,
+    AcceptError, Address, Hello, Incoming, Instant, ListenError, Listener, Provider, Refusal, RejectReason,
+    parts::{LogPace, Rejected},
+    thread,
 };
 
 use crate::{
@@ -46,10 +47,8 @@ const GONE_LOOK: Duration = Duration::from_millis(5);
 struct Shared {
     stop: AtomicBool,
     accepted: AtomicU64,
-    refused: AtomicU64,
+    rejected: Arc<Rejected>,
     log: LogPace,
-    rejected: AtomicU64,
-    last_rejected: Mutex<Option<RejectReason>>,
     /// Why it does not listen any more.
     lost: Mutex<Option<String>>,
 }
@@ -91,7 +90,8 @@ impl Acceptor {
             return Err(OpenError::Worker("there is none"));
         }
         let address = listener.address();
-        let shared = Arc::new(Shared::default());
+        let rejected = Arc::clone(listener.rejections());
+        let shared = Arc::new(Shared { rejected, ..Shared::default() });
         let theirs = Arc::clone(&shared);
         let thread = thread::spawn("gimmal-accept", move || run(listener, &workers, admit, &theirs, lost))
             .map_err(|_| OpenError::Worker("no thread to accept on"))?;
@@ -110,22 +110,11 @@ impl Acceptor {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// Requests that were not let in, or whose accept failed: the client went away, or a limit was reached.
+    /// Counts the requests that were refused, by cause: by the listener, by `accepted_max`, by the application, or
+    /// because a resource was lacking.
     #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.shared.refused.load(Ordering::Relaxed)
-    }
-
-    /// Requests with a foreign, old or bad hello.
-    #[must_use]
-    pub fn rejected(&self) -> u64 {
-        self.shared.rejected.load(Ordering::Relaxed)
-    }
-
-    /// Why the last of those was rejected: a wrong key, a user that is not allowed, a foreign client.
-    #[must_use]
-    pub fn last_rejected(&self) -> Option<RejectReason> {
-        *self.shared.last_rejected.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn rejections(&self) -> &Rejected {
+        &self.shared.rejected
     }
 
     /// Why it does not listen any more, though nobody stopped it: its listener broke, or its thread panicked.
@@ -134,9 +123,14 @@ impl Acceptor {
         self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops listening; connections that stand go on.
-    pub fn stop(&mut self) {
+    /// Has the thread stop listening, without waiting for it: a server with several listeners then waits once for all.
+    pub fn signal_stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops listening, and waits for the thread. Established connections go on.
+    pub fn stop(&mut self) {
+        self.signal_stop();
         let deadline = Instant::now() + Duration::from_secs(2);
         if let Some(thread) = self.thread.take() {
             while !thread.is_finished() && Instant::now() < deadline {
@@ -152,14 +146,6 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-fn note_rejected(listener: &impl Listener, shared: &Shared) {
-    let rejected = listener.rejected();
-    if shared.rejected.load(Ordering::Relaxed) != rejected {
-        *shared.last_rejected.lock().unwrap_or_else(PoisonError::into_inner) = listener.last_rejected();
-        shared.rejected.store(rejected, Ordering::Relaxed);
     }
 }
 
@@ -218,7 +204,6 @@ fn accept<P: Provider, A: App>(
             }
         };
         failures = 0;
-        note_rejected(&listener, shared);
         let workers: Vec<_> =
             stations.iter().map(Station::handle).filter(|worker| !worker.is_gone()).collect();
         if let Some(incoming) = incoming
@@ -246,27 +231,22 @@ fn let_in<P: Provider, A: App>(
     let has: usize = workers.iter().map(|worker| worker.duty.counted()).sum();
     let peer = incoming.peer();
     if most > 0 && has >= most {
-        shared.refused.fetch_add(1, Ordering::Relaxed);
-        if let Some(left_out) = shared.log.line(Instant::now()) {
-            tracing::info!(peer, most, left_out, "refused: as many connections as accepted_max");
-        }
+        shared.rejected.note(RejectReason::Overloaded, || format!("{peer}: accepted_max is {most}"));
         incoming.reject(RejectReason::Overloaded);
         return None;
     }
     let refusal = match catch_unwind(AssertUnwindSafe(|| admit(incoming.hello(), &peer))) {
         Ok(Ok(())) => return Some(incoming),
-        Ok(Err(refusal)) => {
-            if let Some(left_out) = shared.log.line(Instant::now()) {
-                tracing::info!(peer, reason = %refusal.reason(), left_out, "refused");
-            }
-            refusal
-        }
+        Ok(Err(refusal)) => refusal,
         Err(panic) => {
-            tracing::error!(peer, panic = said(&*panic), "refused: the server's admit function panicked");
+            if let Some(left_out) = shared.log.line(Instant::now()) {
+                let panic = said(&*panic);
+                tracing::error!(peer, panic, left_out, "refused: the server's admit function panicked");
+            }
             RejectReason::Overloaded.into()
         }
     };
-    shared.refused.fetch_add(1, Ordering::Relaxed);
+    shared.rejected.note(refusal.reason(), || peer);
     incoming.refuse(refusal);
     None
 }
@@ -288,6 +268,10 @@ fn hand_on<P: Provider, A: App>(
     let adopted = Adopted::accepted(slots.begin(Instant::now()), worker.duty.count());
     let (inbox, shared) = (Arc::clone(&worker.inbox), Arc::clone(shared));
     incoming.accept_then(&worker.gate, move |link| {
+        let refused = match &link {
+            Err(AcceptError::Rejected(reason)) => *reason,
+            _ => RejectReason::Overloaded,
+        };
         let adopted = link.map_err(|error| error.to_string()).and_then(|link| {
             // Before the worker has it: whoever sees the connection open finds it counted.
             shared.accepted.fetch_add(1, Ordering::Relaxed);
@@ -299,7 +283,7 @@ fn hand_on<P: Provider, A: App>(
         match adopted {
             Ok(()) => tracing::debug!(peer, "accepted"),
             Err(error) => {
-                shared.refused.fetch_add(1, Ordering::Relaxed);
+                shared.rejected.note(refused, || peer.clone());
                 if let Some(left_out) = shared.log.line(Instant::now()) {
                     tracing::warn!(peer, error, left_out, "not accepted");
                 }

@@ -6,6 +6,7 @@ use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span, k
 
 use crate::{
     error::ConfigError,
+    place::{Placed, Placement},
     proto::{
         ledger::hold_receives,
         window::{CONTROL_ARRIVALS, CONTROL_SPAN, NEXT_WORD},
@@ -25,14 +26,14 @@ pub struct Config {
     pub listen: ListenOptions,
     /// Poll threads of [`Workers`](crate::Workers), 1 to 256.
     pub workers: usize,
-    /// Cores for them, one each and in this order, from [`Cpus::spread`](crate::Cpus::spread) or chosen by hand; empty:
-    /// not pinned.
-    pub cores: Vec<usize>,
+    /// Which cores they run on. Default [`Placement::Free`]: not pinned.
+    pub placement: Placement,
     /// What a worker does when a turn found nothing.
     pub idle: Idle,
     /// Events one poll may bring, 1 to 4096: bounds a turn.
     pub batch: usize,
-    /// Commands that wait in a worker's inbox, a power of two is not needed; full means the caller is refused.
+    /// Commands of other threads that wait for a worker, 1 to 2^20: calls and streams that start, connections that come. One more is
+    /// refused, and did not run. Default 1024.
     pub inbox: usize,
     /// Accepted connections that may be in their handshake at once, 1 to 65,536; one more waits, at most until the
     /// oldest is late. Default 128.
@@ -57,7 +58,7 @@ impl Default for Config {
             connect: ConnectOptions::default(),
             listen: ListenOptions::default(),
             workers: 1,
-            cores: Vec::new(),
+            placement: Placement::Free,
             idle: Idle::default(),
             batch: 64,
             inbox: 1024,
@@ -74,6 +75,7 @@ impl Default for Config {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
     config: Config,
+    placed: Placed,
 }
 
 impl Config {
@@ -90,14 +92,16 @@ impl Config {
         if !(1..=256).contains(&self.workers) {
             return field("workers", self.workers as u64, "1 to 256");
         }
-        if !self.cores.is_empty() && self.cores.len() < self.workers {
-            return field("cores", self.cores.len() as u64, "empty, or one core for each worker");
+        if let Placement::Cores(cores) = &self.placement
+            && cores.len() < self.workers
+        {
+            return field("placement", cores.len() as u64, "one core for each worker");
         }
         if !(1..=4096).contains(&self.batch) {
             return field("batch", self.batch as u64, "1 to 4096");
         }
-        if self.inbox == 0 {
-            return field("inbox", 0, "above 0");
+        if !(1..=1 << 20).contains(&self.inbox) {
+            return field("inbox", self.inbox as u64, "1 to 1,048,576");
         }
         if !(1..=1 << 16).contains(&self.handshakes_max) {
             return field("handshakes_max", self.handshakes_max as u64, "1 to 65,536");
@@ -114,7 +118,9 @@ impl Config {
         if self.hold_percent > 50 {
             return field("hold_percent", self.hold_percent.into(), "0 to 50");
         }
-        Ok(Plan { config: self })
+        let device = self.listen.device.as_ref().or(self.connect.device.as_ref());
+        let placed = self.placement.place(self.workers, device.map(|choice| &*choice.device))?;
+        Ok(Plan { config: self, placed })
     }
 }
 
@@ -122,8 +128,8 @@ impl Config {
 /// `engine/examples/sharing.rs` measures what a process grows by, all of it together.
 const IDLE_TABLES: u64 = 6 << 10;
 
-/// Bytes that one peer can make a port keep: the ring that we send from, the ring that we receive into over verbs or its
-/// mirror in shared memory, and loans in shared memory that it does not read.
+/// Bytes that one peer can make a port keep: the ring that we send from, the ring that we receive into or its mirror in
+/// shared memory, loans that it does not read, and its bulk that we pulled.
 fn peer_bytes(port: &PortConfig) -> u64 {
     let ring = u64::from(port.peer_ring_bytes_max.max(port.ring_bytes));
     port.loan_bytes_max.saturating_add(ring + u64::from(port.ring_bytes))
@@ -137,6 +143,11 @@ impl Plan {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// One for each worker; empty: not pinned.
+    pub(crate) fn cores(&self) -> &[usize] {
+        &self.placed.cores
     }
 
     /// Connections of all workers.
@@ -216,7 +227,7 @@ impl fmt::Display for Plan {
             "user memory        at most {} bytes in {} pieces stay registered, for each worker and device",
             port.user_bytes_max, port.user_pieces_max
         )?;
-        write!(f, "workers            {} on cores {:?}", self.config.workers, self.config.cores)
+        write!(f, "workers            {} on {}", self.config.workers, self.placed)
     }
 }
 
@@ -239,9 +250,20 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_shows_the_cores_that_were_chosen() {
+        let plan = Config { placement: Placement::Auto, ..Config::default() }.validate().unwrap();
+        let [core] = plan.cores() else { panic!("{:?}", plan.cores()) };
+        let line = format!("workers            1 on cores [{core}], chosen");
+        assert!(plan.to_string().contains(&line), "{plan}");
+        let many =
+            Config { workers: 256, placement: Placement::Cores((0..256).collect()), ..Config::default() };
+        assert_eq!(many.validate().unwrap().cores().len(), 256);
+    }
+
+    #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 17] = [
+        let changes: [(Change, &str); 19] = [
             (|c| c.connect.connect_timeout = Duration::ZERO, "connect.connect_timeout is 0ns"),
             (|c| c.connect.handshake_timeout = Duration::from_nanos(1), "connect.handshake_timeout is 1ns"),
             (
@@ -260,11 +282,13 @@ mod tests {
             (
                 |c| {
                     c.workers = 2;
-                    c.cores = vec![0]
+                    c.placement = Placement::Cores(vec![0])
                 },
-                "cores is 1",
+                "placement is 1",
             ),
             (|c| c.batch = 0, "batch is 0"),
+            (|c| c.inbox = 0, "inbox is 0"),
+            (|c| c.inbox = usize::MAX, "inbox is"),
             (|c| c.handshakes_max = 0, "handshakes_max is 0"),
             (|c| c.heartbeat_ms = 9, "heartbeat_ms is 9"),
             (|c| c.hold_percent = 51, "hold_percent is 51"),

@@ -71,7 +71,7 @@ impl Connection {
             holds: Holds::new(Arc::clone(duty)),
             state: State::Open,
             count: None,
-            control: VecDeque::with_capacity(16),
+            control: VecDeque::with_capacity(8),
             blocked_bytes: None,
             owes_goodbye: false,
             close_at: Time::NEVER,

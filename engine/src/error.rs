@@ -94,6 +94,9 @@ pub enum ConfigError {
         /// Why not.
         why: &'static str,
     },
+    /// Cores could not be chosen.
+    #[error("placement is Auto: {0}")]
+    Place(#[from] PlaceError),
 }
 
 /// Cores could not be chosen; see [`Cpus`](crate::Cpus).

@@ -46,9 +46,21 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// See [`OpenError`].
     pub fn connect(&mut self, address: &Address) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
         let options = self.handle.connect.clone();
+        self.connect_with(address, &options)
+    }
+
+    /// Connects with options that replace the configuration's, running turns until the connection is open.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn connect_with(
+        &mut self,
+        address: &Address,
+        options: &ConnectOptions,
+    ) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
         let mut again = Again::new();
         let link = loop {
-            match self.attempt(address, &options)? {
+            match self.attempt(address, options)? {
                 Ok(link) => break link,
                 Err(error) => {
                     let pause = again.pause(&error).ok_or(error)?;

@@ -39,5 +39,5 @@ pub use gimmal_transport::{self as transport, RxBuf};
 pub use inline::Inline;
 pub use io::Io;
 pub use message::{Head, Message, RemoteBulk};
-pub use place::{Cpus, NumaNode};
+pub use place::{Cpu, Cpus, NumaNode, Placement};
 pub use worker::{Duty, Idle, Rest, Station, WorkerHandle, Workers};

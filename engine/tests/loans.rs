@@ -64,6 +64,7 @@ impl Server {
         let name = format!("loans-{name}-{}", std::process::id());
         let url = match scheme {
             "shm" => format!("shm://{}/{name}", std::env::temp_dir().display()),
+            "tcp" => "tcp://127.0.0.1:0".to_owned(),
             _ => format!("{scheme}://{name}"),
         };
         let provider = Any::new();
@@ -129,6 +130,7 @@ macro_rules! for_each_scheme {
     ($($case:ident)*) => {
         mod mem { $(#[test] fn $case() { super::$case("mem"); })* }
         mod shm { $(#[test] fn $case() { super::$case("shm"); })* }
+        mod tcp { $(#[test] fn $case() { super::$case("tcp"); })* }
     };
 }
 

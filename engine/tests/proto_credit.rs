@@ -28,10 +28,12 @@ fn negotiated(
     };
     Negotiated {
         provider: "oracle",
+        chosen: None,
         device: String::new(),
         port: None,
         peer: String::new(),
         credentials: None,
+        secured: None,
         emulated: false,
         path,
         responder_resources: term,
@@ -142,7 +144,8 @@ impl End {
                 if self.window.room(wire::CONTROL_BYTES, Lane::Control).is_none() {
                     return false;
                 }
-                let credit = self.ledger.poll_credit();
+                let credit = self.ledger.credit();
+                self.ledger.handle_told(credit);
                 // The slots kept back for credit hide a receive too many from the wire for long: it is judged here.
                 assert!(credit.arrivals <= self.posted, "credit for a receive that was never posted");
                 assert!(self.try_send(wire::CONTROL_BYTES, Lane::Control, Some(credit)));
@@ -299,6 +302,13 @@ fn run(negotiated: &Negotiated, steps: &[Step]) {
     assert!(a.held.is_empty() && b.held.is_empty());
 }
 
+/// Sends the credit of `ledger`.
+fn tell(ledger: &mut RxLedger) -> Credit {
+    let credit = ledger.credit();
+    ledger.handle_told(credit);
+    credit
+}
+
 /// All receives are used in one turn, which posts them again only when it ends: what is owed then is asked for once more.
 #[test]
 fn a_window_used_in_one_turn_is_told_in_the_next() {
@@ -313,7 +323,7 @@ fn a_window_used_in_one_turn_is_told_in_the_next() {
     ledger.begin_turn();
     ledger.handle_posted(32);
     assert_eq!((ledger.owed(), ledger.is_fresh()), (Owed::Now, false));
-    assert_eq!(ledger.poll_credit().arrivals, 32);
+    assert_eq!(tell(&mut ledger).arrivals, 32);
     assert!(!ledger.may_owe());
 }
 
@@ -331,7 +341,7 @@ fn few_answers_wait_for_receives_to_be_posted() {
         ledger.handle_posted(posted);
         assert!(ledger.owed() < Owed::Now, "{at}: nothing goes alone where answers go");
         if rides && ledger.owed() == Owed::Ride {
-            ledger.poll_credit();
+            tell(&mut ledger);
             told += 1;
         }
         ended += 1;
@@ -352,7 +362,7 @@ fn receives_of_the_turn_that_tells_stay_owed() {
     ledger.begin_turn();
     (9..=14).for_each(|at| arrive(&mut ledger, Position(at * 16)));
     ledger.handle_posted(24);
-    assert_eq!((ledger.owed(), ledger.poll_credit().arrivals), (Owed::Now, 24));
+    assert_eq!((ledger.owed(), tell(&mut ledger).arrivals), (Owed::Now, 24));
     assert!(ledger.may_owe() && ledger.is_fresh(), "six more are owed");
     ledger.begin_turn();
     ledger.handle_posted(30);

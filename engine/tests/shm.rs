@@ -93,10 +93,10 @@ fn the_application_refuses_with_its_own_bytes() {
     let mut inline = Inline::new(&Shm, &plan, Echo { is_client: true, ..Echo::default() }).unwrap();
     let error = inline.connect(&address).unwrap_err().to_string();
     assert!(error.contains("the application refused with code 1"), "{error}");
-    assert_eq!((acceptor.accepted(), acceptor.refused()), (0, 1));
+    assert_eq!((acceptor.accepted(), acceptor.rejections().count()), (0, 1));
     let (conn, _) = inline.connect(&address).unwrap();
     echo(&mut inline, conn, 10, 1, |_| 8);
-    assert_eq!((acceptor.accepted(), acceptor.refused()), (1, 1));
+    assert_eq!((acceptor.accepted(), acceptor.rejections().count()), (1, 1));
 }
 
 fn client(plan: &Plan, address: &Address) -> (Inline<Shm, Echo>, ConnId, Arc<Negotiated>) {

@@ -9,7 +9,7 @@ mod support;
 
 use std::{cell::Cell, time::Duration};
 
-use gimmal_engine::transport::{CloseReason, Time};
+use gimmal_engine::transport::{CloseReason, PortConfig, SharedReceives, Time};
 use gimmal_sim::{Fault, FaultKind, SimConfig, SimDevice, Step};
 use support::{Pair, Traffic};
 
@@ -109,6 +109,24 @@ fn r44_a_slow_receiver_is_back_pressure() {
         assert!(pair.client().blocked > 0, "{name}: the sender was never held back: not injected");
         assert_eq!(pair.client().echoed, 500, "{name}");
         pair.assert_clean(name);
+    }
+}
+
+/// R48: queues of sends that are shorter than the credit. Word of credit finds one full, again and again, and is said later.
+#[test]
+fn r48_credit_that_finds_a_full_send_queue_is_not_lost() {
+    for (name, device) in [DEVICES[0], DEVICES[1], DEVICES[3]] {
+        for seed in 0..seeds() {
+            let shared = SharedReceives { sends: 4, ..SharedReceives::default() };
+            let port = PortConfig { sends: 4, signal_interval: 2, shared, ..PortConfig::default() };
+            let traffic = Traffic { messages: 700, bytes_max: 8, bulk_every: 0 };
+            let mut pair = Pair::with_port(config(seed, device()), traffic, [0, 0], port);
+            pair.run_until(Time(5_000_000_000), |pair| pair.client().is_finished());
+            let client = pair.client();
+            assert_eq!(client.echoed, 700, "{name}, seed {seed}: {:?}", client.closed);
+            assert!(client.blocked > 0, "{name}, seed {seed}: not injected");
+            pair.assert_clean(&format!("{name}, seed {seed}"));
+        }
     }
 }
 

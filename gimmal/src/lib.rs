@@ -33,9 +33,11 @@
 //! | URL | reaches | cargo feature |
 //! |---|---|---|
 //! | `shm://name`, `shm:///path` | processes of this host, through shared memory | `shm` (default) |
+//! | `tcp://host:port` | any host, over TCP | `tcp` (default) |
+//! | `tcp+tls://host:port` | any host, over TLS 1.3 | `tls` |
 //! | `rdma://host:port` | other hosts: InfiniBand, RoCE, iWARP | `verbs` |
 //! | `mem://name` | this process: unit tests | `shm` (default) |
-//! | `gimmal://host:port` | a server on this host through shared memory, any other by RDMA | `shm`, `verbs` |
+//! | `gimmal://host:port` | any host, by the best of shared memory, RDMA and TCP | those of the ways |
 //!
 //! Start with [`guide::start`]: a two-process service with state, typed errors, a stream, a deadline, Ctrl-C and tests.
 //! [`guide`] lists all chapters. Linux only.
@@ -57,12 +59,14 @@ pub use gimmal_rpc::{
 };
 
 pub mod auth {
-    //! The identity of the other end, and whether it may connect. A shared [`Key`](crate::Key) and
-    //! [`Allow`](crate::Allow) decide
+    //! The identity of the other end, and whether it may connect. A shared [`Key`](crate::Key), [`Allow`](crate::Allow) and
+    //! the certificates of [`Tls`] decide
     //! before a connection is made; [`ServerBuilder::admit`](crate::ServerBuilder::admit) can refuse it.
 
     #[doc(inline)]
-    pub use gimmal_rpc::engine::transport::{Credentials, Hello, KeyError, Refusal, RejectReason};
+    pub use gimmal_rpc::engine::transport::{
+        Certificate, Credentials, Hello, KeyError, Refusal, RejectReason, Secured, Tls,
+    };
     #[doc(inline)]
     pub use gimmal_rpc::{Identity, Origin};
 }
@@ -71,7 +75,9 @@ pub mod balance {
     //! A channel over several servers.
 
     #[doc(inline)]
-    pub use gimmal_rpc::balance::{Balanced, BalancedBuilder, Dns, Pick, Resolver};
+    pub use gimmal_rpc::balance::{
+        Balanced, BalancedBuilder, Dns, LocalTask, Member, Pick, Resolver, Source,
+    };
 }
 
 pub mod call {
@@ -109,7 +115,7 @@ pub mod config {
         ConnectOptions, DeviceChoice, ListenOptions, PortConfig, Receives, SharedReceives, Trust,
     };
     #[doc(inline)]
-    pub use gimmal_rpc::engine::{Config as EngineConfig, Cpus, Idle, NumaNode};
+    pub use gimmal_rpc::engine::{Config as EngineConfig, Cpu, Cpus, Idle, NumaNode, Placement};
 }
 
 pub mod error {
@@ -118,7 +124,7 @@ pub mod error {
     #[doc(inline)]
     pub use gimmal_rpc::engine::transport::{
         AccessError, AddressError, BulkError, CloseReason, ConnectError as ConnectCause, ListenError,
-        LoanError, PortError, Violation,
+        LoanError, PortError, TlsError, Violation,
     };
     #[doc(inline)]
     pub use gimmal_rpc::engine::{ConfigError, OpenError, PlaceError, StartError};
@@ -213,13 +219,6 @@ pub mod runtime {
         layer::Spawned,
         runtime::{BoxFuture, Runtime},
     };
-}
-
-pub mod stream {
-    //! How far a stream may be ahead; [`Stream`](crate::Stream) and [`Sink`](crate::Sink) are its ends.
-
-    #[doc(inline)]
-    pub use gimmal_rpc::stream::WINDOW;
 }
 
 pub mod topic {

@@ -5,7 +5,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     process::Stdio,
-    sync::RwLock,
+    sync::{Once, RwLock},
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use gimmal_testkit::{ChildGuard, child::this_program, until};
 #[gimmal::service]
 trait Echo {
     async fn echo(&self, cx: &Cx, number: u64) -> u64;
+    async fn panic(&self, cx: &Cx);
 }
 
 struct Plain;
@@ -22,6 +23,10 @@ struct Plain;
 impl Echo for Plain {
     async fn echo(&self, _: &Cx, number: u64) -> u64 {
         number
+    }
+
+    async fn panic(&self, _: &Cx) {
+        panic!("as it was asked to");
     }
 }
 
@@ -41,17 +46,26 @@ impl std::io::Write for Writer {
     }
 }
 
+fn write_log() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Writer).init());
+}
+
+fn lines(about: &str) -> Vec<String> {
+    let log = String::from_utf8(LOG.read().unwrap().clone()).unwrap();
+    log.lines().filter(|line| line.contains(about)).map(str::to_owned).collect()
+}
+
 /// The lines about connections that ended.
 fn ends() -> Vec<String> {
-    let log = String::from_utf8(LOG.read().unwrap().clone()).unwrap();
-    log.lines().filter(|line| line.contains("a connection ended")).map(str::to_owned).collect()
+    lines("a connection ended")
 }
 
 const ROLE: &str = "GIMMAL_TEST_CLOSES";
 const READY: &str = "here I am";
 
 #[test]
-#[ignore = "the other process of the test below"]
+#[ignore = "the other process of another test"]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, url) = role.split_once(' ').unwrap();
@@ -75,7 +89,7 @@ fn start(role: &str, url: &str) -> ChildGuard {
 
 #[test]
 fn an_end_out_of_order_is_logged_once_with_its_reason() {
-    tracing_subscriber::fmt().with_ansi(false).with_writer(|| Writer).init();
+    write_log();
     let folder = std::env::temp_dir();
     let url = |name: &str| format!("shm://{}/gimmal-{}-{name}", folder.display(), std::process::id());
     // A client that goes in good order is not worth a line.
@@ -103,4 +117,21 @@ fn an_end_out_of_order_is_logged_once_with_its_reason() {
     for name in ["b", "b.lock"] {
         let _ = std::fs::remove_file(url(name).trim_start_matches("shm://"));
     }
+}
+
+/// A caller makes a handler panic as often as it likes: each is counted, ten a second are logged.
+#[test]
+fn handlers_that_panic_are_counted_and_logged_ten_a_second() {
+    const CALLS: u64 = 100;
+    write_log();
+    let url = format!("shm://{}/gimmal-{}-panics", std::env::temp_dir().display(), std::process::id());
+    let server = gimmal::serve(&url, serve_echo(Plain)).unwrap();
+    let client = EchoClient::new(gimmal::connect(&url).unwrap());
+    let started = gimmal::Instant::now();
+    (0..CALLS).for_each(|_| assert!(client.panic().wait().is_err()));
+    let most = 10 * (started.elapsed().as_secs() + 2);
+    assert_eq!(server.stats().panics, CALLS);
+    let lines = lines(" panicked");
+    assert!(!lines.is_empty() && (lines.len() as u64) <= most.min(CALLS), "{} lines of {CALLS}", lines.len());
+    assert!(lines.iter().all(|line| line.contains("left_out=")), "{lines:#?}");
 }

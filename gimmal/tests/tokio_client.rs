@@ -2,239 +2,30 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod probe;
+
 use std::{
     cell::Cell,
     future::{Future, poll_fn},
-    io::{BufRead, BufReader},
-    process::Stdio,
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
 use gimmal::{
-    CallOptions, Channel, Client, ClientBuilder, Code, Config, Cx, Fate, Reconnect, Server, Stream,
-    balance::Balanced,
-    config::{EngineConfig, Idle},
+    CallOptions, Channel, Client, Code, Fate, Server,
     layer::{Hedge, Layered, Log, Retry, RetryPolicy, Timeout},
     tokio::LocalClient,
 };
 use gimmal_testkit::{
-    ChildGuard,
     child::{descriptors, this_program},
     until,
 };
-use tokio::{
-    runtime::{Builder, LocalRuntime, Runtime},
-    task::spawn_local,
+use probe::{
+    ProbeClient, Prober, address, builder, config, local, nap, patient, serve, serve_probe, threads,
 };
-
-#[gimmal::service]
-trait Probe {
-    #[idempotent]
-    async fn square(&self, cx: &Cx, number: u64) -> u64;
-    /// Takes so many ms, on another thread.
-    #[idempotent]
-    async fn later(&self, cx: &Cx, ms: u64) -> u64;
-    /// Never ends.
-    async fn hang(&self, cx: &Cx);
-    async fn sum(&self, cx: &Cx, numbers: Stream<u64>) -> u64;
-}
-
-#[derive(Clone, Default)]
-struct Prober {
-    hanging: Arc<AtomicU64>,
-}
-
-struct Hanging(Arc<AtomicU64>);
-
-impl Drop for Hanging {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Probe for Prober {
-    async fn square(&self, _: &Cx, number: u64) -> u64 {
-        number * number
-    }
-
-    async fn later(&self, _: &Cx, ms: u64) -> u64 {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(ms));
-            tell.send(ms)
-        });
-        told.await.unwrap()
-    }
-
-    async fn hang(&self, _: &Cx) {
-        self.hanging.fetch_add(1, Ordering::SeqCst);
-        let _hanging = Hanging(Arc::clone(&self.hanging));
-        std::future::pending().await
-    }
-
-    async fn sum(&self, _: &Cx, mut numbers: Stream<u64>) -> u64 {
-        let mut sum = 0;
-        while let Some(Ok(number)) = numbers.next().await {
-            sum += number;
-        }
-        sum
-    }
-}
-
-/// Few threads share few cores: sleep soon, and come again soon.
-fn config() -> Config {
-    let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
-    let engine = EngineConfig { idle: Idle::Adaptive { spin_us: 20 }, ..EngineConfig::default() };
-    Config { engine, reconnect: Some(reconnect), deadline: Duration::from_secs(60), ..Config::default() }
-}
-
-fn builder() -> ClientBuilder {
-    Client::builder().config(config())
-}
-
-fn address(name: &str) -> String {
-    format!("shm://{}/gimmal-tokio-{name}-{}", std::env::temp_dir().display(), std::process::id())
-}
-
-fn serve(url: &str, prober: &Prober) -> Server {
-    Server::builder().service(serve_probe(prober.clone())).config(config()).listen(url).unwrap()
-}
-
-fn local() -> LocalRuntime {
-    Builder::new_current_thread().enable_all().build_local(Default::default()).unwrap()
-}
-
-fn threads() -> Runtime {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn patient<C: Channel>(channel: C) -> ProbeClient<Retry<C>> {
-    let policy = RetryPolicy { attempts: 100_000, max: Duration::from_millis(20), ..RetryPolicy::default() };
-    ProbeClient::new(Retry::new(channel, policy))
-}
-
-async fn nap(ms: u64) {
-    tokio::time::sleep(Duration::from_millis(ms)).await;
-}
-
-/// Calls without a pause while `disturb` runs, which returns the last server. None may fail.
-async fn under_load<C: Channel + 'static>(channel: C, disturb: impl AsyncFnOnce(&dyn Fn() -> u64) -> Server) {
-    let client = patient(channel);
-    let (stop, made) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
-    let tasks: Vec<_> = (0..4)
-        .map(|_| {
-            let (client, stop, made) = (client.clone(), Rc::clone(&stop), Rc::clone(&made));
-            spawn_local(async move {
-                while !stop.get() {
-                    assert_eq!(client.square(12).await.expect("no idempotent call fails"), 144);
-                    made.set(made.get() + 1);
-                    tokio::task::yield_now().await;
-                }
-            })
-        })
-        .collect();
-    let _server = disturb(&|| made.get()).await;
-    stop.set(true);
-    for task in tasks {
-        task.await.unwrap();
-    }
-}
-
-async fn more(made: &dyn Fn() -> u64, calls: u64) {
-    let before = made();
-    while made() < before + calls {
-        nap(1).await;
-    }
-}
-
-/// Drained and replaced, cut off and replaced, and killed.
-async fn disturbances<C: Channel + 'static>(name: &str, connect: impl AsyncFnOnce(&str) -> C) {
-    let url = address(name);
-    let mut server = Child::start(&url);
-    let channel = connect(&url).await;
-    under_load(channel, async |made| {
-        more(made, 200).await;
-        // Killed.
-        server.process.kill().unwrap();
-        drop(server);
-        let mut server = serve(&url, &Prober::default());
-        more(made, 200).await;
-        for patience in [Duration::from_secs(30), Duration::ZERO] {
-            let gone = tokio::task::spawn_blocking(move || server.shutdown(patience));
-            assert!(gone.await.unwrap() || patience.is_zero());
-            server = serve(&url, &Prober::default());
-            more(made, 200).await;
-        }
-        server
-    })
-    .await;
-}
-
-/// A server in another process, which is killed at the end.
-struct Child {
-    process: ChildGuard,
-}
-
-const SERVE: &str = "GIMMAL_TOKIO_CLIENT_SERVE";
-
-impl Child {
-    fn start(url: &str) -> Self {
-        let mut command = this_program().unwrap();
-        let command = command.args(["--exact", "in_the_other_process", "--nocapture"]).env(SERVE, url);
-        let mut process = ChildGuard::spawn(command.stdout(Stdio::piped())).unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().ends_with("listening")), "the server starts");
-        Self { process }
-    }
-}
-
-#[test]
-fn in_the_other_process() {
-    if let Ok(url) = std::env::var(SERVE) {
-        let _server = serve(&url, &Prober::default());
-        println!("listening");
-        std::thread::sleep(Duration::from_secs(600));
-    }
-}
-
-#[test]
-fn no_idempotent_call_of_a_local_client_fails() {
-    local().block_on(disturbances("restart-local", async |url| {
-        LocalClient::connect_with(builder(), url).await.unwrap()
-    }));
-}
-
-#[test]
-fn no_idempotent_call_of_a_client_fails() {
-    local().block_on(disturbances("restart-client", async |url| builder().connect(url).unwrap()));
-}
-
-#[test]
-fn no_idempotent_call_of_a_lazy_client_fails() {
-    local().block_on(disturbances("restart-lazy", async |url| builder().connect_lazy(url).unwrap()));
-}
-
-#[test]
-fn no_idempotent_call_of_balanced_clients_fails() {
-    local().block_on(disturbances("restart-balanced", async |url| {
-        Balanced::builder().config(config()).connect(vec![url.to_owned()]).unwrap()
-    }));
-}
-
-/// Layers around the client of a runtime: a second attempt beside the first, and a log.
-#[test]
-fn no_idempotent_call_of_a_hedged_local_client_fails() {
-    local().block_on(disturbances("restart-hedged", async |url| {
-        let channel = LocalClient::connect_with(builder(), url).await.unwrap();
-        Layered::new(Hedge::new(channel, Duration::from_millis(20)), Log)
-    }));
-}
+use tokio::task::spawn_local;
 
 /// Calls that are made before there is a server wait for it; those that cannot wait fail, and did not run.
 async fn lazily<C: Channel>(channel: C, url: &str) -> Server {

@@ -26,7 +26,7 @@ const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 /// 80 bytes and by a fifth for 1 MiB. No processor is like that, so what was measured around 79 bytes said nothing.
 const GROUPS: &[(&str, &[&str])] = &[
     ("base", &["virtio_pci", "9pnet_virtio", "9p", "overlay"]),
-    ("rxe", &["crc32_generic", "veth", "rdma_rxe", "rdma_ucm", "ib_uverbs", "sch_netem"]),
+    ("rxe", &["crc32_generic", "veth", "rdma_rxe", "rdma_ucm", "ib_uverbs", "sch_netem", "bonding"]),
     ("siw", &["crc32c_generic", "veth", "siw", "rdma_ucm", "ib_uverbs", "sch_netem"]),
     ("pair", &["virtio_net", "sch_netem"]),
 ];

@@ -10,9 +10,9 @@ use std::path::Path;
 use crate::{cache::Cache, spec::Spec, wire};
 
 /// The clock options save a system call on every reading of the time. An oops ends the guest: what follows one
-/// proves nothing. Stall detectors would report a busy host as a fault of the guest.
+/// proves nothing. Stall detectors, and the check of the timer at boot, would report a busy host as a fault of the guest.
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable clocksource=tsc \
-                              nowatchdog rcupdate.rcu_cpu_stall_suppress=1 log_buf_len=1M";
+                              no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 log_buf_len=1M";
 
 /// QEMU's arguments. `out` is the folder of the host that the guest may write to.
 pub(crate) fn args(spec: &Spec, cache: &Cache, out: &Path) -> Vec<String> {

@@ -1,21 +1,24 @@
 //! Several servers as one channel: each call goes to the one that has least to do, and around those that are gone.
 //!
 //! ```text
-//!  Resolver ─ urls ─► members, each a Client ─► pick ─► the call
-//!      ▲                 └─ one that cannot be reached yet is tried again by a thread
+//!  Resolver ─ urls ─► members, each a client ─► pick ─► the call
+//!      ▲                 └─ one that cannot be reached yet is tried again: by a thread, or by a task of the clients' own
 //!      └──── asked again every `refresh`
 //! ```
 //! A call is made once. One that failed because its server went is made elsewhere by [`Retry`](crate::Retry) around
 //! this.
 
 use std::{
+    any::Any,
     collections::HashSet,
     fmt,
+    future::{Future, poll_fn},
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash},
     net::ToSocketAddrs,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     sync::{
-        Arc, PoisonError, RwLock, Weak,
+        Arc, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -29,13 +32,14 @@ use gimmal_engine::{
 
 use crate::{
     channel::{Beside, CallOptions, Channel, Ticket},
-    client::{self, Client, WorkerCall},
+    client::{self, Client},
     codec::Compose,
     config::Config,
     error::ConnectError,
     method::Method,
     response::Response,
     status::{Code, Status},
+    timer::Alarm,
     workers::WorkerSet,
 };
 
@@ -55,20 +59,23 @@ impl Resolver for Vec<String> {
     }
 }
 
-/// Every address of a name, by the system's resolver.
+/// Every address of the name in a URL, by the system's resolver: one server at each.
+///
+/// Under `tcp+tls://` a certificate is compared with the address that was found, unless the configuration names the server
+/// ([`Tls::server_name`](crate::Tls::server_name)).
 #[derive(Clone, Debug)]
 pub struct Dns {
-    /// The name.
-    pub host: String,
-    /// The port of all servers.
-    pub port: u16,
+    /// `gimmal://name:port`, or `tcp`, `tcp+tls` or `rdma` in place of `gimmal`.
+    pub url: String,
 }
 
 impl Resolver for Dns {
     fn resolve(&self) -> Result<Vec<String>, String> {
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        let found = found.map_err(|error| format!("{}: {error}", self.host))?;
-        Ok(found.map(|address| format!("gimmal://{address}")).collect())
+        let url = &self.url;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("'{url}' has no scheme"))?;
+        let (name, choices) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+        let found = name.to_socket_addrs().map_err(|error| format!("{name}: {error}"))?;
+        Ok(found.map(|address| format!("{scheme}://{address}{choices}")).collect())
     }
 }
 
@@ -82,35 +89,72 @@ pub enum Pick {
     RoundRobin,
 }
 
+/// A client of one server, as a part of a [`Balanced`].
+pub trait Member: Channel {
+    /// Whether it has a connection that takes calls, as far as this side knows.
+    fn is_ready(&self) -> bool;
+}
+
+impl Member for Client {
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+}
+
+/// A task for the thread of a [`Balanced`] whose clients are not `Send`.
+pub type LocalTask = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Finds and makes the clients of a [`Balanced`] on an event loop; see [`BalancedBuilder::connect_on`].
+pub trait Source: 'static {
+    /// The kind of clients.
+    type Client: Member + 'static;
+
+    /// Asks a resolver, away from the event loop's thread.
+    fn resolve(&self) -> impl Future<Output = Result<Vec<String>, String>>;
+
+    /// Connects to a server, with a client that connects again by itself.
+    fn connect(&self, config: &Config, url: &str)
+    -> impl Future<Output = Result<Self::Client, ConnectError>>;
+
+    /// Runs a task on the event loop until it ends or the returned guard is dropped.
+    fn spawn(&self, task: LocalTask) -> Box<dyn Any + Send + Sync>;
+}
+
 /// One connection to one server.
-struct Member {
+struct Place<C> {
     url: String,
-    /// Its place among the connections to its server, which it keeps.
+    /// Its number among the connections to its server, which it keeps.
     number: usize,
-    client: Client,
+    client: C,
     under_way: AtomicUsize,
 }
 
-struct Shared {
-    members: RwLock<Arc<Vec<Arc<Member>>>>,
+type Places<C> = Vec<Arc<Place<C>>>;
+
+struct Shared<C> {
+    places: RwLock<Arc<Places<C>>>,
     next: AtomicUsize,
     pick: Pick,
-    resolver: Box<dyn Resolver>,
-    workers: Arc<WorkerSet>,
-    config: Config,
-    refresh: Duration,
+    default_timeout: Option<Duration>,
+    /// The task that keeps up with the resolver, where it is one.
+    keeper: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// A channel over several servers; see the module. Cheap to clone; any thread, any runtime.
-#[derive(Clone)]
-pub struct Balanced {
-    shared: Arc<Shared>,
+/// A channel over several servers; see the module. Cheap to clone. Over [`Client`]s it is for any thread and any runtime.
+pub struct Balanced<C = Client> {
+    shared: Arc<Shared<C>>,
 }
 
-impl fmt::Debug for Balanced {
+impl<C> Clone for Balanced<C> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<C: Member> fmt::Debug for Balanced<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let members = self.shared.members();
-        f.debug_list().entries(members.iter().map(|member| &member.url)).finish()
+        let places = self.shared.places();
+        f.debug_list().entries(places.iter().map(|place| &place.url)).finish()
     }
 }
 
@@ -150,96 +194,206 @@ impl BalancedBuilder {
     /// The last server's, if none can be reached; [`ConnectError::NoServer`] if the resolver knows none; [`ConnectError::Start`] if
     /// there is no thread for a worker or to ask the resolver with.
     pub fn connect(self, resolver: impl Resolver) -> Result<Balanced, ConnectError> {
-        let Self { config, pick, refresh } = self;
+        let Self { config, refresh, .. } = self.clone();
         let workers = Arc::new(client::spawn(&crate::provider::any(), config.clone())?);
-        let shared = Shared {
-            members: RwLock::default(),
-            next: AtomicUsize::new(0),
-            pick,
-            resolver: Box::new(resolver),
-            workers,
-            config,
-            refresh,
-        };
-        shared.update()?;
-        let shared = Arc::new(shared);
-        let theirs = Arc::downgrade(&shared);
-        let thread = thread::spawn("gimmal-resolve", move || keep(&theirs));
+        let balanced = self.empty();
+        let ours = Arc::downgrade(&workers);
+        let keeper =
+            Keeper { shared: Arc::downgrade(&balanced.shared), resolver, workers: ours, config, refresh };
+        keeper.update(&balanced.shared)?;
+        let thread = thread::spawn("gimmal-resolve", move || keeper.keep());
         thread.map_err(|error| StartError::Thread(format!("to ask the resolver with: {error}")))?;
-        Ok(Balanced { shared })
+        Ok(balanced)
+    }
+
+    /// Connects to what `source` knows, with one client for each server, on the calling thread's event loop; otherwise like
+    /// [`connect`](BalancedBuilder::connect).
+    ///
+    /// Cancel safe: dropping the future closes what was connected.
+    ///
+    /// # Errors
+    /// The last server's, if none can be reached; [`ConnectError::NoServer`] if the resolver knows none.
+    pub async fn connect_on<S: Source>(self, source: S) -> Result<Balanced<S::Client>, ConnectError> {
+        let Self { config, refresh, .. } = self.clone();
+        let balanced = self.empty();
+        update(&balanced.shared, &source, &config).await?;
+        let (source, theirs) = (Arc::new(source), Arc::downgrade(&balanced.shared));
+        let asked = Arc::clone(&source);
+        let keeper = source.spawn(Box::pin(async move {
+            loop {
+                pause(refresh).await;
+                let Some(shared) = theirs.upgrade() else { return };
+                if let Err(error) = update(&shared, &*asked, &config).await {
+                    tracing::debug!(%error, "no server could be reached");
+                }
+            }
+        }));
+        // Nobody else sets it.
+        let _ = balanced.shared.keeper.set(keeper);
+        Ok(balanced)
+    }
+
+    fn empty<C>(self) -> Balanced<C> {
+        let default_timeout = (!self.config.deadline.is_zero()).then_some(self.config.deadline);
+        let (places, next, keeper) = (RwLock::default(), AtomicUsize::new(0), OnceLock::new());
+        Balanced { shared: Arc::new(Shared { places, next, pick: self.pick, default_timeout, keeper }) }
     }
 }
 
-/// Asks the resolver again and again, as long as anybody wants to know.
-fn keep(shared: &Weak<Shared>) {
-    loop {
-        let Some(refresh) = shared.upgrade().map(|shared| shared.refresh) else { return };
-        let until = Instant::now() + refresh;
-        while Instant::now() < until {
-            // Looks often whether anybody is left, so that a process ends soon.
-            std::thread::sleep(refresh.min(Duration::from_millis(100)));
-            if shared.strong_count() == 0 {
-                return;
+/// What the thread has that keeps up with the resolver.
+struct Keeper<R> {
+    shared: Weak<Shared<Client>>,
+    resolver: R,
+    /// Each client has them too.
+    workers: Weak<WorkerSet>,
+    config: Config,
+    refresh: Duration,
+}
+
+impl<R: Resolver> Keeper<R> {
+    /// Asks the resolver again and again, as long as anybody wants to know.
+    fn keep(self) {
+        loop {
+            let until = Instant::now() + self.refresh;
+            while Instant::now() < until {
+                // Looks often whether anybody is left, so that a process ends soon.
+                std::thread::sleep(self.refresh.min(Duration::from_millis(100)));
+                if self.shared.strong_count() == 0 {
+                    return;
+                }
+            }
+            let Some(shared) = self.shared.upgrade() else { return };
+            match catch_unwind(AssertUnwindSafe(|| self.update(&shared))) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "no server could be reached"),
+                Err(_) => {
+                    tracing::error!(
+                        "the resolver panicked: the servers stay as they are until it is asked again"
+                    )
+                }
             }
         }
-        let Some(shared) = shared.upgrade() else { return };
-        match catch_unwind(AssertUnwindSafe(|| shared.update())) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "no server could be reached"),
-            Err(_) => {
-                tracing::error!("the resolver panicked: the servers stay as they are until it is asked again")
+    }
+
+    fn update(&self, shared: &Shared<Client>) -> Result<(), ConnectError> {
+        let Some(mut change) =
+            shared.change(self.resolver.resolve(), &self.config, self.config.engine.workers)?
+        else {
+            return Ok(());
+        };
+        let Some(workers) = self.workers.upgrade() else { return Ok(()) };
+        for (url, number) in change.wanted() {
+            if !change.missed.contains(&url) {
+                change.reached(url.clone(), number, Client::on_url(&workers, &self.config, &url));
+            }
+        }
+        shared.take_over(change)
+    }
+}
+
+/// Waits, on no runtime's clock.
+async fn pause(time: Duration) {
+    let (until, mut alarm) = (Instant::now() + time, None);
+    poll_fn(|context| {
+        if until.has_passed() {
+            return Poll::Ready(());
+        }
+        alarm = Some(Alarm::new(until, context.waker()));
+        Poll::Pending
+    })
+    .await;
+}
+
+async fn update<S: Source>(
+    shared: &Shared<S::Client>,
+    source: &S,
+    config: &Config,
+) -> Result<(), ConnectError> {
+    let Some(mut change) = shared.change(source.resolve().await, config, 1)? else { return Ok(()) };
+    for (url, number) in change.wanted() {
+        change.reached(url.clone(), number, source.connect(config, &url).await);
+    }
+    shared.take_over(change)
+}
+
+/// The next members: those that stay, and places for new ones.
+struct Change<C> {
+    places: Places<C>,
+    wanted: Vec<(String, usize)>,
+    /// Servers that could not be reached.
+    missed: HashSet<String>,
+    error: Option<ConnectError>,
+}
+
+impl<C> Change<C> {
+    /// Which connections are to be made: the server's URL, and the number among those to this server.
+    fn wanted(&mut self) -> Vec<(String, usize)> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    fn reached(&mut self, url: String, number: usize, client: Result<C, ConnectError>) {
+        match client {
+            Ok(client) => {
+                self.places.push(Arc::new(Place { url, number, client, under_way: AtomicUsize::new(0) }));
+            }
+            Err(why) => {
+                tracing::debug!(url, error = %why, "not connected");
+                self.error = Some(why);
+                self.missed.insert(url);
             }
         }
     }
 }
 
-impl Shared {
-    fn members(&self) -> Arc<Vec<Arc<Member>>> {
-        Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+impl<C: Member> Shared<C> {
+    fn places(&self) -> Arc<Places<C>> {
+        Arc::clone(&self.places.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes over what the resolver says: new servers are connected to, and those it does not know any more get no more
-    /// calls.
-    fn update(&self) -> Result<(), ConnectError> {
-        let known = self.members();
-        let urls = match self.resolver.resolve() {
+    /// What the resolver's answer means: new servers are connected to, `each` times, and those it does not know any more get no
+    /// more calls. `None`: nothing changes.
+    fn change(
+        &self,
+        resolved: Result<Vec<String>, String>,
+        config: &Config,
+        each: usize,
+    ) -> Result<Option<Change<C>>, ConnectError> {
+        let known = self.places();
+        let urls = match resolved {
             Ok(urls) => urls,
             Err(why) if known.is_empty() => return Err(ConnectError::NoServer { why }),
             Err(why) => {
                 tracing::warn!(why, "the resolver knows nothing; the servers stay as they are");
-                return Ok(());
+                return Ok(None);
             }
         };
-        let (mut members, mut seen, mut error) = (Vec::new(), HashSet::new(), None);
+        let (places, wanted, missed) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut change, mut seen) = (Change { places, wanted, missed, error: None }, HashSet::new());
         for url in urls.iter().filter(|url| seen.insert(url.as_str())) {
-            let before = members.len();
-            members.extend(known.iter().filter(|member| member.url == *url).cloned());
-            let taken: Vec<usize> = members[before..].iter().map(|member| member.number).collect();
-            for number in (0..self.config.engine.workers).filter(|number| !taken.contains(number)) {
-                match Client::on_url(&self.workers, &self.config, url) {
-                    Ok(client) => {
-                        let (url, under_way) = (url.clone(), AtomicUsize::new(0));
-                        members.push(Arc::new(Member { url, number, client, under_way }));
-                    }
-                    Err(why) => {
-                        tracing::debug!(url, error = %why, "not connected");
-                        error = Some(why);
-                        break;
-                    }
-                }
-            }
+            let before = change.places.len();
+            // A connection that has ended and does not come back by itself is replaced.
+            let stays = |place: &Place<C>| config.reconnect.is_some() || place.client.is_ready();
+            change.places.extend(known.iter().filter(|place| place.url == *url && stays(place)).cloned());
+            let is_taken =
+                |number: &usize| change.places[before..].iter().any(|place| place.number == *number);
+            let free = (0..each).filter(|number| !is_taken(number)).map(|number| (url.clone(), number));
+            change.wanted.extend(free);
         }
-        if members.is_empty() {
+        Ok(Some(change))
+    }
+
+    fn take_over(&self, change: Change<C>) -> Result<(), ConnectError> {
+        if change.places.is_empty() {
             let why = || ConnectError::NoServer { why: "the resolver gave no address".to_owned() };
-            return Err(error.unwrap_or_else(why));
+            return Err(change.error.unwrap_or_else(why));
         }
-        *self.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(members);
+        *self.places.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(change.places);
         Ok(())
     }
 
     /// Chooses the server for the next call; one that is not ready only if none is.
-    fn pick(&self) -> Option<Arc<Member>> {
-        let members = self.members();
+    fn pick(&self) -> Option<Arc<Place<C>>> {
+        let members = self.places();
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let in_turn = || (0..members.len()).map(|at| &members[(at.wrapping_add(turn)) % members.len()]);
         let ready = || in_turn().filter(|member| member.client.is_ready());
@@ -258,11 +412,13 @@ impl Balanced {
         let refresh = Duration::from_secs(1);
         BalancedBuilder { config: Config::default(), pick: Pick::default(), refresh }
     }
+}
 
+impl<C: Member> Balanced<C> {
     /// URLs of the servers that take calls now; one for each connection.
     #[must_use]
     pub fn ready(&self) -> Vec<String> {
-        let members = self.shared.members();
+        let members = self.shared.places();
         let ready = members.iter().filter(|member| member.client.is_ready());
         ready.map(|member| member.url.clone()).collect()
     }
@@ -270,28 +426,19 @@ impl Balanced {
     /// One connection for all calls that belong to `key`: they leave in the order in which they are made. The same key
     /// gives the same server as long as that is there. Also for loans, which belong to a connection.
     #[must_use]
-    pub fn ordered(&self, key: impl Hash) -> Option<Client> {
-        let members = self.shared.members();
+    pub fn ordered(&self, key: impl Hash) -> Option<C> {
+        let members = self.shared.places();
         // The highest of the hashes of key and member: who goes or comes moves only its own keys.
-        let rank = |member: &Member| {
+        let rank = |member: &Place<C>| {
             BuildHasherDefault::<DefaultHasher>::default().hash_one((&key, &member.url, member.number))
         };
         let ranked = members.iter().max_by_key(|member| (member.client.is_ready(), rank(member)));
         ranked.map(|member| member.client.clone())
     }
-
-    fn carry(&self, start: impl FnOnce(&Client) -> WorkerCall) -> Carried {
-        let member = self.shared.pick();
-        if let Some(member) = &member {
-            member.under_way.fetch_add(1, Ordering::Relaxed);
-        }
-        let ticket = member.as_ref().map(|member| start(&member.client));
-        Carried { ticket, member }
-    }
 }
 
-impl Channel for Balanced {
-    type Ticket = Carried;
+impl<C: Member> Channel for Balanced<C> {
+    type Ticket = Carried<C>;
 
     fn start<A: Compose + ?Sized>(
         &self,
@@ -299,13 +446,28 @@ impl Channel for Balanced {
         options: &CallOptions,
         beside: Beside,
         arguments: &A,
-    ) -> Carried {
-        self.carry(|client| client.start(method, options, beside, arguments))
+    ) -> Carried<C> {
+        let place = self.shared.pick();
+        if let Some(place) = &place {
+            place.under_way.fetch_add(1, Ordering::Relaxed);
+        }
+        let ticket = place.as_ref().map(|place| place.client.start(method, options, beside, arguments));
+        Carried { ticket, place }
     }
 
     fn default_timeout(&self) -> Option<Duration> {
-        let deadline = self.shared.config.deadline;
-        (!deadline.is_zero()).then_some(deadline)
+        self.shared.default_timeout
+    }
+
+    /// Where there are several clients, each idles for a share.
+    fn drive(&self, idle: Duration) -> bool {
+        let places = self.shared.places();
+        let share = if places.len() > 1 { idle.min(SHARE) } else { idle };
+        let mut drives = false;
+        for place in places.iter() {
+            drives |= place.client.drive(share);
+        }
+        drives
     }
 
     fn loan(&self, _: usize) -> Result<Loan, LoanError> {
@@ -317,6 +479,9 @@ impl Channel for Balanced {
     }
 }
 
+/// How long one of several clients idles while others wait.
+const SHARE: Duration = Duration::from_micros(100);
+
 fn belongs_to_one() -> LoanError {
     let why = "a loan belongs to one connection: take it, and make its call, on `Balanced::ordered(key)`";
     let provider = "bulk on a balanced channel";
@@ -324,27 +489,29 @@ fn belongs_to_one() -> LoanError {
 }
 
 /// A call at one of the servers.
-#[derive(Debug)]
-pub struct Carried {
-    ticket: Option<WorkerCall>,
-    member: Option<Arc<Member>>,
+pub struct Carried<C: Channel = Client> {
+    ticket: Option<C::Ticket>,
+    place: Option<Arc<Place<C>>>,
 }
 
-impl fmt::Debug for Member {
+// Nothing in it is pinned.
+impl<C: Channel> Unpin for Carried<C> {}
+
+impl<C: Channel> fmt::Debug for Carried<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)
+        write!(f, "Carried({:?})", self.place.as_ref().map(|place| &place.url))
     }
 }
 
-impl Carried {
+impl<C: Channel> Carried<C> {
     fn set_down(&mut self) {
-        if let Some(member) = self.member.take() {
-            member.under_way.fetch_sub(1, Ordering::Relaxed);
+        if let Some(place) = self.place.take() {
+            place.under_way.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Ticket for Carried {
+impl<C: Channel> Ticket for Carried<C> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         let Some(ticket) = &mut self.ticket else { return Poll::Ready(nobody()) };
         let polled = ticket.poll(context);
@@ -368,7 +535,7 @@ impl Ticket for Carried {
     }
 }
 
-impl Drop for Carried {
+impl<C: Channel> Drop for Carried<C> {
     fn drop(&mut self) {
         self.set_down();
     }
@@ -383,6 +550,17 @@ mod tests {
     use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
+
+    #[test]
+    fn each_address_takes_the_place_of_the_name() {
+        let resolve = |url: &str| Dns { url: url.to_owned() }.resolve();
+        assert_eq!(resolve("tcp://127.0.0.1:7000").unwrap(), ["tcp://127.0.0.1:7000"]);
+        assert_eq!(resolve("rdma://[::1]:7000?device=rxe0").unwrap(), ["rdma://[::1]:7000?device=rxe0"]);
+        let found = resolve("gimmal://localhost:7000").unwrap();
+        assert!(found.contains(&"gimmal://127.0.0.1:7000".to_owned()), "{found:?}");
+        assert_eq!(resolve("localhost:7000").unwrap_err(), "'localhost:7000' has no scheme");
+        assert!(resolve("tcp://localhost").unwrap_err().starts_with("localhost: "));
+    }
 
     #[test]
     fn no_balanced_builder_call_undoes_another() {

@@ -194,12 +194,6 @@ impl Calls {
         Some((self.wires.id(slot), call.lanes.as_deref_mut()?))
     }
 
-    /// Every call with streams.
-    pub(crate) fn all_streaming(&self) -> Vec<CallKey> {
-        let streams = (0u32..).zip(&self.slots).filter(|(_, call)| call.lanes.is_some());
-        streams.map(|(index, call)| CallKey::new(index, call.generation)).collect()
-    }
-
     /// Adds a local call that has ended.
     pub(crate) fn insert_done(
         &mut self,
@@ -299,11 +293,9 @@ impl Calls {
             call.is_error = is_error;
             call.state = State::Done;
             self.done += 1;
-            if call.has_beside() {
-                call.let_go(!is_error);
-            }
+            let lanes = if call.has_beside() { call.let_go() } else { None };
             call.reply.wake();
-            return None;
+            return end_streams(lanes, !is_error, None);
         }
         let body = mem::take(&mut call.body);
         self.finish(index, Response::owned(is_error, body))
@@ -313,13 +305,12 @@ impl Calls {
     #[must_use = "somebody may wait for it"]
     pub(crate) fn finish(&mut self, index: u32, mut response: Response) -> Option<Waker> {
         let call = &mut self.slots[index as usize];
-        if call.has_beside() {
-            call.let_go(response.is_ok());
-        }
+        let lanes = if call.has_beside() { call.let_go() } else { None };
+        let is_good = response.is_ok();
         match call.reply.take() {
             Reply::Cell(responder) => {
                 self.release(index);
-                responder.tell(response)
+                end_streams(lanes, is_good, responder.tell(response))
             }
             reply @ (Reply::Local | Reply::Task(_) | Reply::Tagged(_)) => {
                 call.reply = reply;
@@ -327,11 +318,11 @@ impl Calls {
                 call.state = State::Done;
                 self.done += 1;
                 call.reply.wake();
-                None
+                end_streams(lanes, is_good, None)
             }
             Reply::Noted(noted) => {
                 let (reply, metadata) = *noted;
-                call.reply = reply;
+                (call.reply, call.lanes) = (reply, lanes);
                 response.metadata = Some(Box::new(metadata));
                 self.finish(index, response)
             }
@@ -392,7 +383,7 @@ impl Calls {
         let state = self.withdraw(index);
         let call = &mut self.slots[index as usize];
         if call.has_beside() {
-            call.let_go(false);
+            drop(call.let_go());
         }
         call.response = None;
         if let Some(responder) = call.reply.take().into_responder() {
@@ -450,6 +441,21 @@ impl Calls {
     /// Whether a local response was not taken yet.
     pub(crate) const fn has_done(&self) -> bool {
         self.done > 0
+    }
+}
+
+/// Ends the streams of a call, well if there is an answer. Returns the task to be woken: `waker`, or that of their reader, which is
+/// usually the same.
+fn end_streams(lanes: Option<Box<Lanes>>, is_good: bool, waker: Option<Waker>) -> Option<Waker> {
+    let Some(lanes) = lanes else { return waker };
+    match (lanes.answered(is_good), waker) {
+        (Some(reader), Some(waker)) => {
+            if !reader.will_wake(&waker) {
+                wake(reader);
+            }
+            Some(waker)
+        }
+        (reader, waker) => reader.or(waker),
     }
 }
 

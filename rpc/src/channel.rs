@@ -239,6 +239,9 @@ pub trait Ticket: Unpin {
 
     /// Takes back a buffer that a response brought.
     fn recycle(&mut self, buffer: Vec<u8>);
+
+    /// Lets the call go on when this is dropped, where that is possible.
+    fn detach(&mut self) {}
 }
 
 /// What a method's result is on the caller's side; implemented by the macro's spelling of results.
@@ -330,7 +333,7 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
 #[must_use = "a call that is dropped is cancelled: await it, or wait for it"]
 pub struct Call<C: Channel, D, O, S = ()> {
     /// Before the ticket, so that streams are given up before the call is cancelled.
-    _streams: S,
+    streams: S,
     pub(crate) ticket: C::Ticket,
     output: PhantomData<fn() -> (D, O)>,
 }
@@ -379,14 +382,21 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// A call by its ticket, and nothing more: a call of two words is returned, and kept, in registers.
     #[inline]
     pub fn new(ticket: C::Ticket) -> Self {
-        Self { _streams: (), ticket, output: PhantomData }
+        Self { streams: (), ticket, output: PhantomData }
     }
 }
 
 impl<C: Channel, D: Codec, O: Received<D>> StreamCall<C, D, O> {
     /// A call by its ticket, which gives up `streams` when it is dropped.
     pub(crate) fn with_streams(ticket: C::Ticket, streams: Tie) -> Self {
-        Self { _streams: streams, ticket, output: PhantomData }
+        Self { streams, ticket, output: PhantomData }
+    }
+
+    /// Lets the call go on without its caller, to the ends of its streams. Its result is lost. A call of a
+    /// [`LocalClient`](crate::LocalClient) is cancelled.
+    pub fn detach(mut self) {
+        self.streams.loosen();
+        self.ticket.detach();
     }
 }
 

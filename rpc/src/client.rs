@@ -63,7 +63,7 @@ struct Inner {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({} on {:?})", self.inner.line.url(), self.inner.line.conn())
+        write!(f, "Client({} on {:?})", self.inner.line.name(), self.inner.line.conn())
     }
 }
 
@@ -85,6 +85,12 @@ impl Client {
     #[must_use]
     pub fn negotiated(&self) -> Option<Arc<Negotiated>> {
         self.inner.line.negotiated()
+    }
+
+    /// Returns how many bytes a request, or an item of a stream, may have on the connection as it is; 0 before the first.
+    #[must_use]
+    pub fn message_bytes_max(&self) -> usize {
+        self.inner.line.arguments_max()
     }
 
     /// How often the connection ended and was made again.
@@ -381,6 +387,10 @@ impl Ticket for WorkerCall {
 
     fn recycle(&mut self, buffer: Vec<u8>) {
         self.inner.pool.put_buffer(buffer);
+    }
+
+    fn detach(&mut self) {
+        self.cell = None;
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use gimmal_engine::{ConfigError, Plan, transport::ConnectOptions};
 
+use crate::stream;
+
 /// How calls are made and served. Every field has a section in `tuning.md`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -12,12 +14,12 @@ pub struct Config {
     /// Deadline of a call that is given none, 1 us or more; zero: no limit. Calls with streams have none unless it is given. Default
     /// 10 s.
     pub deadline: Duration,
-    /// Calls that may be in flight at once on a connection, 1 to 4096; one with streams is in flight until it ends. More wait in the
+    /// Calls that may be in flight at once on a connection, 1 to 16,384; one with streams is in flight until it ends. More wait in the
     /// client. Default 64.
     pub window: usize,
     /// Calls that may wait in the client on a connection; one more is refused, not run. Default 1024.
     pub waiting_max: usize,
-    /// Calls a peer may have in flight on a connection, 1 to 4096; one more is refused, not run. As many one-way handlers of it may
+    /// Calls a peer may have in flight on a connection, 1 to 16,384; one more is refused, not run. As many one-way handlers of it may
     /// be pending besides. Default 256.
     pub serving_max: usize,
     /// How a [`Client`](crate::Client) comes back when its connection ended; `None`: it does not. An inline client
@@ -32,6 +34,11 @@ pub struct Config {
     /// Largest arguments or answer, encoded, that travel by themselves as bulk because a message does not hold them,
     /// bytes; 0: none do. At most 1 GiB. Larger ones are refused. Default 16 MiB.
     pub message_bytes_max: usize,
+    /// Bytes of a stream that may be on their way to its reader, or lie before it, at first: 4 KiB to 4 MiB. It doubles, up to 4 MiB,
+    /// while the reader keeps up. Default 256 KiB.
+    pub stream_window: u32,
+    /// What the windows of all streams of a connection come to, bytes; further streams begin with 4 KiB. Default 64 MiB.
+    pub stream_budget: usize,
 }
 
 impl Default for Config {
@@ -46,6 +53,8 @@ impl Default for Config {
             tasks_max: 4096,
             slow_poll: Duration::from_millis(100),
             message_bytes_max: 16 << 20,
+            stream_window: 256 << 10,
+            stream_budget: 64 << 20,
         }
     }
 }
@@ -106,6 +115,8 @@ pub(crate) struct Limits {
     pub(crate) tasks_max: usize,
     pub(crate) slow_poll: Duration,
     pub(crate) message_bytes_max: usize,
+    pub(crate) stream_window: u32,
+    pub(crate) stream_budget: usize,
 }
 
 impl Limits {
@@ -116,7 +127,7 @@ impl Limits {
 }
 
 /// Most calls of a window: a server keeps a word and a slot for each.
-pub(crate) const WINDOW_MAX: usize = 4096;
+pub(crate) const WINDOW_MAX: usize = 16_384;
 
 impl Config {
     /// Proves it.
@@ -126,10 +137,10 @@ impl Config {
     pub(crate) fn validate(self) -> Result<(Plan, Limits), ConfigError> {
         let field = |field, value: usize, rule| Err(ConfigError::Field { field, value: value as u64, rule });
         if !(1..=WINDOW_MAX).contains(&self.window) {
-            return field("window", self.window, "1 to 4096");
+            return field("window", self.window, "1 to 16,384");
         }
         if !(1..=WINDOW_MAX).contains(&self.serving_max) {
-            return field("serving_max", self.serving_max, "1 to 4096");
+            return field("serving_max", self.serving_max, "1 to 16,384");
         }
         if !(1..=1 << 20).contains(&self.tasks_max) {
             return field("tasks_max", self.tasks_max, "1 to 1,048,576");
@@ -139,6 +150,9 @@ impl Config {
         }
         if self.message_bytes_max > 1 << 30 {
             return field("message_bytes_max", self.message_bytes_max, "at most 1,073,741,824");
+        }
+        if !(stream::WINDOW_MIN..=stream::WINDOW_MAX).contains(&self.stream_window) {
+            return field("stream_window", self.stream_window as usize, "4,096 to 4,194,304");
         }
         if let Some((field, value, rule)) = self.reconnect.as_ref().and_then(Reconnect::flaw) {
             return Err(ConfigError::Time { field, value, rule });
@@ -155,6 +169,8 @@ impl Config {
             tasks_max: self.tasks_max,
             slow_poll: self.slow_poll,
             message_bytes_max: self.message_bytes_max,
+            stream_window: self.stream_window,
+            stream_budget: self.stream_budget,
         };
         Ok((self.engine.validate()?, limits))
     }
@@ -168,12 +184,13 @@ mod tests {
     fn bad_fields_are_named() {
         assert!(Config::default().validate().is_ok());
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 7] = [
+        let changes: [(Change, &str); 8] = [
             (|c| c.window = 0, "window is 0"),
-            (|c| c.serving_max = 4097, "serving_max is 4097"),
+            (|c| c.serving_max = 16_385, "serving_max is 16385"),
             (|c| c.tasks_max = 0, "tasks_max is 0"),
             (|c| c.waiting_max = usize::MAX, "waiting_max is"),
             (|c| c.message_bytes_max = usize::MAX, "message_bytes_max is"),
+            (|c| c.stream_window = 0, "stream_window is 0"),
             (|c| c.engine.batch = 0, "batch is 0"),
             (
                 |c| c.reconnect = Some(Reconnect { attempt: Duration::ZERO, ..Reconnect::default() }),

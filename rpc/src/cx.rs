@@ -12,7 +12,7 @@ use std::{
 };
 
 use gimmal_engine::transport::{
-    ConnId, Credentials, Exposed, Instant, Loan, LoanError, Negotiated, Time, UserBytes,
+    Certificate, ConnId, Credentials, Exposed, Instant, Loan, LoanError, Negotiated, Time, UserBytes,
 };
 
 use crate::{
@@ -73,7 +73,7 @@ impl Cx {
 
     /// What the connection runs with.
     #[must_use]
-    pub fn negotiated(&self) -> &Negotiated {
+    pub fn negotiated(&self) -> &Arc<Negotiated> {
         &self.peer.negotiated
     }
 
@@ -204,6 +204,8 @@ pub struct Identity<'a> {
     pub origin: Origin,
     /// Whether it proved that it has one of this side's shared keys.
     pub is_authenticated: bool,
+    /// The names in its certificate, which was verified; `None` without TLS, and of a client that was asked for none.
+    pub certificate: Option<&'a Certificate>,
 }
 
 /// Where a peer is.
@@ -212,7 +214,7 @@ pub struct Identity<'a> {
 pub enum Origin {
     /// A process of this host, as the kernel says (`shm://`, and `mem://`: this process).
     Process(Credentials),
-    /// Another end of a network, as the RDMA CM says. An address alone proves nothing.
+    /// Another end of a network, as the socket or the RDMA CM says. An address alone proves nothing.
     Address(SocketAddr),
     /// Nobody knows.
     Unnamed,
@@ -225,6 +227,7 @@ impl<'a> Identity<'a> {
             name: &negotiated.peer,
             origin: negotiated.credentials.map_or_else(address, Origin::Process),
             is_authenticated: negotiated.authenticated,
+            certificate: negotiated.secured.as_ref().and_then(|secured| secured.peer.as_ref()),
         }
     }
 }

@@ -159,7 +159,7 @@ pub enum TransportError {
     Memory(LoanError),
     /// An item of a stream can never fit in a message.
     #[error(
-        "an item is above the limit of {limit} bytes; send smaller ones, or raise ring_bytes at the peer"
+        "an item is above the limit of {limit} bytes; send smaller items, or raise message_bytes_max at the client"
     )]
     Item {
         /// Largest item on this connection, bytes.
@@ -291,14 +291,12 @@ pub enum ConnectError {
         /// Why.
         why: String,
     },
-    /// The server is on another host, and there is no RDMA to it.
-    #[error(
-        "connect to {url} failed: it is on another host, and RDMA does not reach it ({why}); there is no TCP yet"
-    )]
+    /// No way that a `gimmal://` URL allows leads to the server.
+    #[error("connect to {url} failed in every way: {why}; start the server, or see `gimmal doctor`")]
     NoWay {
         /// What was given.
         url: String,
-        /// Why RDMA did not do.
+        /// Each way, and why not.
         why: String,
     },
 }
@@ -319,6 +317,14 @@ pub enum ServeError {
     /// The listener.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// No way that a `gimmal://` URL allows can be listened at.
+    #[error("listen on {url} failed in every way: {why}; see `gimmal doctor`")]
+    NoWay {
+        /// What was given.
+        url: String,
+        /// Each way, and why not.
+        why: String,
+    },
     /// The thread that accepts.
     #[error(transparent)]
     Accept(OpenError),
@@ -343,6 +349,14 @@ pub enum ServeError {
         codec: &'static str,
         /// The attribute of serde, and where it is; or a type.
         attribute: String,
+    },
+    /// A local service belongs to the thread that made it.
+    #[error(
+        "{service} is a local service: serve it with listen_local, on the thread that made it, or leave `local` out of its #[service]"
+    )]
+    Local {
+        /// The service.
+        service: String,
     },
     /// Nothing to serve.
     #[error("the server has no service; add one with Server::builder().service(..)")]

@@ -15,20 +15,25 @@
 //!             LARGE [METADATA]    … │ [metadata]; the bulk on offer is the payload
 //!             NO_HEAD             payload; the status is Ok
 //!             NO_HEAD BATCH       several of these; aux is 0
-//!  Item       [DOWN]              an item of the call's upload, or of its download
-//!  End        [ABORT]             no more items of the upload; with ABORT those that were sent are not all of them
-//!  Credit     [DOWN]              items u32: so many more items of the upload, or of the download, may be sent
+//!  Item       [DOWN] [SHORT]      an item of the call's upload, or of its download; SHORT: it uses up the credit, and more wait
+//!             [DOWN] [SHORT] LARGE   a part of an item, not empty; the rest comes behind it
+//!  End        [DOWN]              no more items
+//!             [DOWN] ABORT        code u32; no more items, and those that were sent are not all of them
+//!  Credit     [DOWN]              bytes u32: items that cost so much more may be sent
+//!             [DOWN] ABORT        code u32: the reader wants no more
 //!  Cancel     –                   empty; the caller does not wait any more, and there is no response
 //!  GoAway     –                   empty; the sender takes no more calls. aux names no call
+//!  Schema     –                   method u32 │ signature u32 │ the caller's types, ahead of its first request. aux names no call
 //! ```
 //! A `Response` ends a download too. Its payload is the value (Ok), the method's error (App), a message with details behind a
 //! zero byte (Status), or the server's signature and behind a zero its schema (Mismatch). A bulk may be on offer beside a `Request` or `Response` with a head: one
-//! argument, or a part of the value, that passes no codec. `window`: items of the download that may be sent before its first credit.
+//! argument, or a part of the value, that passes no codec. `window`: what the download's items may cost
+//! before its first credit. An item costs its bytes and 64, and is sent while credit is above zero. A part costs its bytes.
 //!
 //! A receiver refuses a kind, a flag or a combination of flags that this table does not have, and so tells versions apart.
-//! Three things that may come have their place. The last flag bit is kept for interned heads before the metadata of a
-//! `Request` or `Response`. `End` with DOWN is for a download that ends before its response. `Credit` with LARGE is for a
-//! callee that lets a large request come before it pulls. Today the pull itself says so, and a `Response` with a status refuses it.
+//! Two things that may come have their place. The last flag bit is kept for interned heads before the metadata of a
+//! `Request` or `Response`. `Credit` with LARGE is for a callee that lets a large request come before it pulls. Today the
+//! pull itself says so, and a `Response` with a status refuses it.
 //!
 //! With the engine's header the arguments start on a multiple of 16 in ring memory, a payload on a multiple of 8. Most messages
 //! have no head: 64 bytes are a frame of 80 then, and 48 one cache line. In a batch each starts on a multiple of 8. How many
@@ -57,14 +62,16 @@ pub enum Kind {
     Response = 2,
     /// An item of a stream.
     Item = 3,
-    /// The end of an upload.
+    /// The end of a stream.
     End = 4,
-    /// More items of a stream may be sent.
+    /// More of a stream may be sent, or nothing.
     Credit = 5,
     /// The caller does not wait any more.
     Cancel = 6,
     /// The sender takes no more calls; those that run are answered.
     GoAway = 7,
+    /// What the types of a method are at the caller, which names them on the wire.
+    Schema = 8,
 }
 
 /// What a message's kind does not say.
@@ -86,8 +93,10 @@ impl Flags {
     pub const ONE_WAY: Self = Self(1 << 12);
     /// Of the call's download, not of its upload.
     pub const DOWN: Self = Self(1 << 13);
-    /// The items that were sent are not all of them.
+    /// The sender gives the stream up, or its reader does; the body says why.
     pub const ABORT: Self = Self(1 << 14);
+    /// The item uses up the credit, and more wait behind it.
+    pub const SHORT: Self = Self(1 << 14);
 
     /// Returns these flags and those of `other`.
     #[must_use]
@@ -136,6 +145,7 @@ impl Kind {
             5 => Self::Credit,
             6 => Self::Cancel,
             7 => Self::GoAway,
+            8 => Self::Schema,
             _ => return Err(Violation::Malformed { what: "message kind" }),
         };
         let flags = Flags(code & 0xff00);
@@ -154,9 +164,9 @@ impl Kind {
                     || matches!(code, BARE_REQUEST | BARE_RESPONSE | REQUESTS | RESPONSES)
                     || code == one_way
             }
-            Self::Item | Self::Credit => flags.is_within(Flags::DOWN),
-            Self::End => flags.is_within(Flags::ABORT),
-            Self::Cancel | Self::GoAway => flags.is_within(Flags::NONE),
+            Self::Item => flags.is_within(Flags::DOWN.and(Flags::SHORT).and(Flags::LARGE)),
+            Self::End | Self::Credit => flags.is_within(Flags::DOWN.and(Flags::ABORT)),
+            Self::Cancel | Self::GoAway | Self::Schema => flags.is_within(Flags::NONE),
         }
     }
 }
@@ -170,16 +180,16 @@ pub struct RequestHead {
     pub signature: u32,
     /// Time that is left, microseconds; 0: no limit.
     pub deadline_us: u32,
-    /// Items of a stream that the callee may send at first.
+    /// What the items of a stream may cost that the callee sends at first.
     pub window: u32,
 }
 
-/// Reads the items of a credit.
+/// Reads the bytes of a credit, or the code of an end.
 ///
 /// # Errors
 /// [`Violation::Malformed`] when it is not four bytes.
-pub fn parse_credit(body: &[u8]) -> Result<u32, Violation> {
-    let bytes = body.try_into().map_err(|_| Violation::Malformed { what: "credit of a stream" })?;
+pub fn parse_number(body: &[u8]) -> Result<u32, Violation> {
+    let bytes = body.try_into().map_err(|_| Violation::Malformed { what: "a number of a stream" })?;
     Ok(u32::from_le_bytes(bytes))
 }
 
@@ -418,7 +428,7 @@ mod tests {
 
     #[test]
     fn golden_kinds() {
-        use Kind::{Cancel, Credit, End, GoAway, Item, Request, Response};
+        use Kind::{Cancel, Credit, End, GoAway, Item, Request, Response, Schema};
         let flags = |flags: &[Flags]| flags.iter().fold(Flags::NONE, |all, flag| all.and(*flag));
         let (large, noted, bare) = (Flags::LARGE, Flags::METADATA, Flags::NO_HEAD);
         let golden: &[(u16, Kind, Flags)] = &[
@@ -437,12 +447,23 @@ mod tests {
             (0x0c02, Response, flags(&[bare, Flags::BATCH])),
             (0x0003, Item, flags(&[])),
             (0x2003, Item, flags(&[Flags::DOWN])),
+            (0x4003, Item, flags(&[Flags::SHORT])),
+            (0x6003, Item, flags(&[Flags::DOWN, Flags::SHORT])),
+            (0x0103, Item, flags(&[large])),
+            (0x2103, Item, flags(&[large, Flags::DOWN])),
+            (0x4103, Item, flags(&[large, Flags::SHORT])),
+            (0x6103, Item, flags(&[large, Flags::DOWN, Flags::SHORT])),
             (0x0004, End, flags(&[])),
+            (0x2004, End, flags(&[Flags::DOWN])),
             (0x4004, End, flags(&[Flags::ABORT])),
+            (0x6004, End, flags(&[Flags::DOWN, Flags::ABORT])),
             (0x0005, Credit, flags(&[])),
             (0x2005, Credit, flags(&[Flags::DOWN])),
+            (0x4005, Credit, flags(&[Flags::ABORT])),
+            (0x6005, Credit, flags(&[Flags::DOWN, Flags::ABORT])),
             (0x0006, Cancel, flags(&[])),
             (0x0007, GoAway, flags(&[])),
+            (0x0008, Schema, flags(&[])),
         ];
         for (code, kind, flags) in golden {
             assert_eq!(kind.with(*flags), *code);
@@ -450,7 +471,7 @@ mod tests {
         // R90: every other one is refused by name, so a later version may give it a meaning.
         for code in 0..=u16::MAX {
             let known = golden.iter().find(|(known, ..)| *known == code);
-            let what = if (1..=7).contains(&(code & 0xff)) { "message flags" } else { "message kind" };
+            let what = if (1..=8).contains(&(code & 0xff)) { "message flags" } else { "message kind" };
             let expected =
                 known.map_or(Err(Violation::Malformed { what }), |(_, kind, flags)| Ok((*kind, *flags)));
             assert_eq!(Kind::parse(code), expected, "{code:#06x}");

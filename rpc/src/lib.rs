@@ -35,8 +35,8 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-#[cfg(not(any(feature = "shm", feature = "verbs")))]
-compile_error!("gimmal needs a way to move bytes: the feature shm or verbs at least");
+#[cfg(not(any(feature = "shm", feature = "tcp", feature = "verbs")))]
+compile_error!("gimmal needs a way to move bytes: the feature shm, tcp or verbs at least");
 
 mod admission;
 mod again;
@@ -120,7 +120,8 @@ pub use error::{CallError, ConnectError, ServeError, TransportError};
 pub use flat::{InPlace, Zerocopy};
 pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{
-    Allow, Bulk, Credentials, Instant, Key, KeyError, Loan, Negotiated, UserBytes, UserMemory,
+    Allow, Bulk, Certificate, Credentials, Instant, Key, KeyError, Loan, Negotiated, Tls, UserBytes,
+    UserMemory,
 };
 pub use gimmal_macros::{Shape, service};
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
@@ -173,11 +174,18 @@ pub mod __macro {
         task::Seat,
     };
     pub use gimmal_engine::transport::{Bulk, Loan};
+    pub use send_wrapper::SendWrapper;
 
-    /// A field of a shape.
+    /// A field of a shape: whether it is optional for a reader, and whether a writer may leave it out.
     #[must_use]
-    pub fn field(name: &str, ty: TypeRef, is_optional: bool) -> Field {
-        Field { name: name.to_owned(), ty, is_optional }
+    pub fn field(
+        name: &str,
+        ty: TypeRef,
+        is_optional: bool,
+        may_be_absent: bool,
+        aliases: Vec<String>,
+    ) -> Field {
+        Field { name: name.to_owned(), ty, is_optional, may_be_absent, aliases }
     }
 
     /// A name of a shape.
@@ -218,14 +226,14 @@ pub mod __macro {
         /// Where the caller's items go in.
         #[must_use]
         pub fn sink<C: Channel, E: Encode<T>, T>(&self, channel: &C) -> Sink<T, C> {
-            let lane = self.0.tx.clone().unwrap_or_else(|| Lane::new(1));
+            let lane = self.0.tx.clone().unwrap_or_else(Lane::new);
             Sink::new::<E>(lane, channel.clone())
         }
 
         /// Where the handler's items come out.
         #[must_use]
         pub fn stream<C: Channel, D: for<'a> Decode<'a, T>, T>(&self, channel: &C) -> Stream<T, C> {
-            let lane = self.0.rx.clone().unwrap_or_else(|| Lane::new(1));
+            let lane = self.0.rx.clone().unwrap_or_else(Lane::new);
             Stream::new::<D>(lane, channel.clone())
         }
     }

@@ -31,6 +31,7 @@ use crate::{
     method::Method,
     node::Fresh,
     pipeline::Pipeline,
+    reconnect::arguments_max,
     stats::Stats,
 };
 
@@ -97,6 +98,12 @@ impl LocalClient {
     #[must_use]
     pub fn negotiated(&self) -> Option<&Negotiated> {
         self.local.negotiated()
+    }
+
+    /// Returns how many bytes a request, or an item of a stream, may have on the connection; 0 before there is one.
+    #[must_use]
+    pub fn message_bytes_max(&self) -> usize {
+        self.negotiated().map_or(0, arguments_max)
     }
 
     /// Connects a client that [`ClientBuilder::open_local`](crate::ClientBuilder::open_local) made, while its driver runs. Names are

@@ -110,7 +110,7 @@ fn word(accessed: Accessed) -> Option<u64> {
 }
 
 /// A client that accesses remote memory: [`Client`](crate::Client) and [`LocalClient`](crate::LocalClient), which have a
-/// connection of their own.
+/// connection of their own, and layers around them. An access is no call: it is neither repeated nor seen by a layer.
 pub trait Accessor: Channel {
     /// Hands the access to the worker.
     #[doc(hidden)]

@@ -10,8 +10,8 @@ use crate::{
     shape::{Form, Schema},
 };
 
-/// Most bytes of a schema that goes with a refusal.
-const DECLARED_BYTES_MAX: usize = 3072;
+/// Most bytes of a schema that travels. The types of methods with longer ones must be the same.
+const SCHEMA_BYTES_MAX: usize = 12 << 10;
 
 /// How a method's handler is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,10 +138,16 @@ impl Method {
         self.schema?.unfit(self.form)
     }
 
+    /// The types that a server may read although it has others, if they are not too long.
+    pub(crate) fn described(&self) -> Option<Vec<u8>> {
+        let schema = self.schema.filter(|_| self.form == Form::Named)?;
+        schema.to_bytes(SCHEMA_BYTES_MAX)
+    }
+
     /// What a refused caller is told: [`Method::spelled`], and behind a zero the schema if it is not too long.
     pub(crate) fn declared(&self) -> String {
         let spelled = self.spelled();
-        match self.schema.and_then(|schema| schema.to_text(DECLARED_BYTES_MAX)) {
+        match self.schema.and_then(|schema| schema.to_text(SCHEMA_BYTES_MAX)) {
             Some(schema) => format!("{spelled}\0{schema}"),
             None => spelled,
         }

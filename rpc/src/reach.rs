@@ -22,6 +22,9 @@ use crate::{
     stream::{Lane, Mover},
 };
 
+/// Lanes that wait for their worker without an allocation.
+const LANES: usize = 1024;
+
 /// A worker's handle without its provider.
 pub(crate) trait Worker: Send + Sync {
     /// Returns whether the inbox had room.
@@ -38,7 +41,9 @@ pub(crate) struct Reach {
     /// Handlers that were woken; each is in it at most once, so it is never full.
     ready: ArrayQueue<u32>,
     /// Lanes whose users did something; each is in it at most once.
-    lanes: SegQueue<Arc<Lane>>,
+    lanes: ArrayQueue<Arc<Lane>>,
+    /// Those that found no room in it: a place there costs no allocation.
+    more_lanes: SegQueue<Arc<Lane>>,
     worker: OnceLock<Box<dyn Worker>>,
     draining: Arc<Signal>,
 }
@@ -51,8 +56,8 @@ impl fmt::Debug for Reach {
 
 impl Reach {
     pub(crate) fn new(tasks_max: usize, draining: Arc<Signal>) -> Arc<Self> {
-        let (ready, lanes) = (ArrayQueue::new(tasks_max), SegQueue::new());
-        Arc::new(Self { ready, lanes, worker: OnceLock::new(), draining })
+        let (ready, lanes) = (ArrayQueue::new(tasks_max), ArrayQueue::new(LANES));
+        Arc::new(Self { ready, lanes, more_lanes: SegQueue::new(), worker: OnceLock::new(), draining })
     }
 
     /// Tells where the worker is; once, right after it started.
@@ -97,7 +102,7 @@ impl Reach {
 
     /// Forgets lanes that no worker will look at: each leads to this, and would keep it.
     pub(crate) fn forget_lanes(&self) {
-        while self.lanes.pop().is_some() {}
+        while self.pop_lane().is_some() {}
     }
 
     pub(crate) fn pop_ready(&self) -> Option<u32> {
@@ -110,13 +115,31 @@ impl Reach {
     }
 
     pub(crate) fn pop_lane(&self) -> Option<Arc<Lane>> {
-        self.lanes.pop()
+        let lane = self.lanes.pop().or_else(|| self.more_lanes.pop())?;
+        // One for one: while some wait in the second queue, the first is not empty, which is what `has_ready` looks at.
+        if let Some(next) = self.more_lanes.pop() {
+            self.put_lane(next);
+        }
+        Some(lane)
+    }
+
+    fn put_lane(&self, mut lane: Arc<Lane>) {
+        while let Err(left) = self.lanes.push(lane) {
+            self.more_lanes.push(left);
+            // The worker may have emptied the first queue since, and then looks at none: the push and this look against its pop there
+            // and its look here.
+            if !self.lanes.is_empty() {
+                return;
+            }
+            let Some(next) = self.more_lanes.pop() else { return };
+            lane = next;
+        }
     }
 }
 
 impl Mover for Reach {
     fn look_at(&self, lane: Arc<Lane>) {
-        self.lanes.push(lane);
+        self.put_lane(lane);
         if !self.ring() {
             self.forget_lanes();
         }

@@ -12,17 +12,16 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use gimmal_engine::{
-    OpenError,
     proto::wire::HEAD_BYTES,
     transport::{
-        Address, CloseReason, ConnId, ConnectOptions, Instant, Negotiated,
+        CloseReason, ConnId, Instant, Negotiated,
         frame::FRAME_WORD_BYTES,
         pack::{high_half, join, low_half},
         thread,
@@ -33,9 +32,10 @@ use crate::{
     again::{jittered, random},
     command::{Command, Watcher},
     config::Reconnect,
+    error::ConnectError,
     frame::REQUEST_BYTES,
     here,
-    route::Route,
+    route::{Opened, Route},
     workers::{self, Handle, Place},
 };
 
@@ -81,9 +81,7 @@ pub(crate) struct Line {
     /// The worker of the present connection, when the first has panicked.
     later: RwLock<Option<Arc<Handle>>>,
     has_moved: AtomicBool,
-    url: String,
-    /// Known when the first connection is made.
-    address: OnceLock<Address>,
+    route: Route,
     reconnect: Option<Reconnect>,
     conn: AtomicU64,
     arguments_max: AtomicUsize,
@@ -129,7 +127,7 @@ fn bits(conn: ConnId) -> u64 {
     join(conn.generation(), conn.index())
 }
 
-fn arguments_max(negotiated: &Negotiated) -> usize {
+pub(crate) fn arguments_max(negotiated: &Negotiated) -> usize {
     let heads = FRAME_WORD_BYTES + HEAD_BYTES + REQUEST_BYTES;
     (negotiated.frame_bytes_max as usize).saturating_sub(heads)
 }
@@ -137,12 +135,11 @@ fn arguments_max(negotiated: &Negotiated) -> usize {
 impl Line {
     pub(crate) fn new(
         place: (Place, Handle),
-        address: Address,
+        route: Route,
         reconnect: Option<Reconnect>,
-        (conn, negotiated): (ConnId, Arc<Negotiated>),
+        (conn, negotiated): Opened,
     ) -> Self {
-        let mut line = Self::later(place, &address.to_string(), reconnect);
-        line.address = address.into();
+        let mut line = Self::later(place, route, reconnect);
         line.conn = AtomicU64::new(bits(conn));
         line.arguments_max = AtomicUsize::new(arguments_max(&negotiated));
         line.negotiated = Mutex::new(Some(negotiated));
@@ -151,14 +148,13 @@ impl Line {
     }
 
     /// A line whose first connection is still to be made.
-    pub(crate) fn later((place, first): (Place, Handle), url: &str, reconnect: Option<Reconnect>) -> Self {
+    pub(crate) fn later((place, first): (Place, Handle), route: Route, reconnect: Option<Reconnect>) -> Self {
         Self {
             place,
             first,
             later: RwLock::default(),
             has_moved: AtomicBool::new(false),
-            url: url.to_owned(),
-            address: OnceLock::new(),
+            route,
             reconnect,
             conn: AtomicU64::new(bits(NOWHERE)),
             arguments_max: AtomicUsize::new(0),
@@ -169,8 +165,9 @@ impl Line {
         }
     }
 
-    pub(crate) fn url(&self) -> &str {
-        &self.url
+    /// Where it leads, for people.
+    pub(crate) fn name(&self) -> String {
+        self.route.name()
     }
 
     /// The present connection, and the way to its worker. Another worker may have another connection of that name: the two
@@ -260,10 +257,12 @@ impl Line {
         conn
     }
 
-    fn dial(&self, reconnect: &Reconnect) -> Result<(), OpenError> {
+    /// Connects by the way that is the best one now.
+    fn dial(&self, reconnect: &Reconnect) -> Result<(), ConnectError> {
         let handle = self.place.handle();
         let options = reconnect.options(handle.connect_options());
-        let (conn, negotiated) = self.connect(&handle, &options)?;
+        let opened = self.route.open(&options, |address, options| handle.connect_with(address, options));
+        let (conn, negotiated) = opened?;
         let mut current = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_left() {
             // Its user left while it was dialled for.
@@ -276,28 +275,6 @@ impl Line {
         self.standing.is_up.store(true, Ordering::Release);
         self.reconnects.fetch_add(u64::from(!is_first), Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Connects to where the first connection led, or finds out where that is.
-    fn connect(
-        &self,
-        handle: &Handle,
-        options: &ConnectOptions,
-    ) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
-        if let Some(address) = self.address.get() {
-            return handle.connect_with(address, options);
-        }
-        // The URL was read before: it is one.
-        let addresses = Route::to(&self.url).map(|route| route.addresses).unwrap_or_default();
-        let mut outcome = Err(OpenError::Worker("the URL leads nowhere"));
-        for address in addresses {
-            outcome = handle.connect_with(&address, options);
-            if outcome.is_ok() {
-                let _ = self.address.set(address);
-                break;
-            }
-        }
-        outcome
     }
 }
 
@@ -328,39 +305,35 @@ pub(crate) trait Lined: Send + Sync + 'static {
 
 /// Makes the first connection of `owner`.
 pub(crate) fn begin<T: Lined>(owner: &Arc<T>) {
-    let redial = Redial::of(owner, owner.line().reconnect.unwrap_or_default());
+    let redial = Redial::of(owner, Some(owner.line().reconnect.unwrap_or_default()));
     redial.move_on();
     tell(owner.line(), redial);
 }
 
-/// Reconnects `owner` whenever its connection ends.
+/// Follows the connection of `owner`: it is not ready once that has ended, and reconnects if it is to.
 pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
     let line = owner.line();
-    if let Some(reconnect) = line.reconnect {
-        tell(line, Redial::of(owner, reconnect));
-    }
+    tell(line, Redial::of(owner, line.reconnect));
 }
+
+/// How long a worker with a full inbox is asked to watch a connection.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// Has the worker watch the connection.
 fn tell(line: &Line, redial: impl Watcher + 'static) {
     let redial: Arc<dyn Watcher> = Arc::new(redial);
     let (handle, conn) = line.here();
-    let mut command = Command::Watch(conn, redial);
-    // A full inbox empties soon; a worker that is gone says at once that the connection has ended.
-    for _ in 0..1000 {
-        match handle.submit(command) {
-            Ok(()) => return,
-            Err(back) => command = back,
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    // A worker that is gone says at once that the connection has ended.
+    if handle.offer(Command::Watch(conn, redial), WATCH).is_err() {
+        tracing::warn!(url = line.name(), "the worker takes no commands: this client will not reconnect");
     }
-    tracing::warn!(url = line.url, "the worker takes no commands: this client will not reconnect");
 }
 
 struct Redial<T> {
     owner: Weak<T>,
     standing: Arc<Standing>,
-    reconnect: Reconnect,
+    /// `None`: it stays without a connection.
+    reconnect: Option<Reconnect>,
     state: Arc<AtomicU8>,
     has_warned: AtomicBool,
 }
@@ -397,7 +370,10 @@ impl<T: Lined> Watcher for Redial<T> {
     }
 
     fn leaving(&self) {
-        self.move_on();
+        // Else it stays where it is until that ends.
+        if self.reconnect.is_some() {
+            self.move_on();
+        }
     }
 
     fn is_moving(&self) -> bool {
@@ -409,7 +385,7 @@ impl<T: Lined> Watcher for Redial<T> {
 }
 
 impl<T: Lined> Redial<T> {
-    fn of(owner: &Arc<T>, reconnect: Reconnect) -> Self {
+    fn of(owner: &Arc<T>, reconnect: Option<Reconnect>) -> Self {
         Self {
             owner: Arc::downgrade(owner),
             standing: Arc::clone(&owner.line().standing),
@@ -420,12 +396,14 @@ impl<T: Lined> Redial<T> {
     }
 
     fn is_wanted(&self) -> bool {
-        self.owner.strong_count() > 0 && !self.standing.is_left.load(Ordering::Relaxed)
+        self.reconnect.is_some()
+            && self.owner.strong_count() > 0
+            && !self.standing.is_left.load(Ordering::Relaxed)
     }
 
     fn move_on(&self) {
         let begins = self.state.compare_exchange(STANDS, WANTS, Ordering::Relaxed, Ordering::Relaxed);
-        if begins.is_ok() && self.is_wanted() {
+        if begins.is_ok() {
             self.standing.is_up.store(false, Ordering::Relaxed);
             self.start();
         }
@@ -433,10 +411,8 @@ impl<T: Lined> Redial<T> {
 
     /// Starts the thread. Only the worker calls this.
     fn start(&self) {
-        if !self.is_wanted() {
-            return;
-        }
-        let (owner, reconnect) = (Weak::clone(&self.owner), self.reconnect);
+        let Some(reconnect) = self.reconnect.filter(|_| self.is_wanted()) else { return };
+        let owner = Weak::clone(&self.owner);
         self.state.store(MOVES, Ordering::Relaxed);
         let mover = Mover(Arc::clone(&self.state));
         let thread = thread::spawn("gimmal-redial", move || redial(&owner, &reconnect, &mover));
@@ -449,7 +425,7 @@ impl<T: Lined> Redial<T> {
 }
 
 fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
-    let known = owner.upgrade().map(|client| (client.line().url.clone(), client.line().negotiated()));
+    let known = owner.upgrade().map(|client| (client.line().name(), client.line().negotiated()));
     let Some((url, last)) = known else { return };
     let waits = owner.upgrade().and_then(|client| client.line().last_waits().take());
     let waits = waits.map(|(waits, until)| (waits, Instant::now() - until));
@@ -478,7 +454,7 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
 pub(crate) fn persist<T>(
     backoff: &mut Backoff,
     url: &str,
-    mut attempt: impl FnMut() -> Option<Result<T, OpenError>>,
+    mut attempt: impl FnMut() -> Option<Result<T, ConnectError>>,
 ) -> Option<T> {
     loop {
         std::thread::sleep(backoff.wait(random()));

@@ -1,5 +1,6 @@
 //! Servers: services behind a listener, on worker threads or on the calling thread.
 
+mod acceptors;
 mod local;
 mod watch;
 
@@ -8,23 +9,23 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
 use gimmal_engine::{
-    Acceptor, Admit,
+    Admit,
     transport::{
         Address, Allow, Hello, Instant, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason,
-        UserMemory, thread,
+        Tls, UserMemory, thread,
     },
 };
 
 pub use self::local::LocalServer;
-use self::{local::not_listening, watch::Watch};
+use self::{acceptors::Acceptors, watch::Watch};
 use crate::{
     cell::block,
     command::Command,
@@ -39,10 +40,10 @@ use crate::{
     service::{Registry, Service},
     shared::Shared,
     stats::{Counters, Stats},
-    workers::{self, Handle, Place, WorkerSet},
+    workers::{self, Handle, WorkerSet},
 };
 
-/// Collects what a server is made of. Keys and the allow-list given by their own methods hold whatever
+/// Collects what a server is made of. Keys, certificates, the allow-list and a take-over given by their own methods hold whatever
 /// [`config`](ServerBuilder::config) says, and whichever is called first.
 #[derive(Default)]
 pub struct ServerBuilder {
@@ -50,8 +51,9 @@ pub struct ServerBuilder {
     config: Config,
     keys: Vec<Key>,
     allow: Option<Allow>,
+    tls: Option<Tls>,
     admit: Option<Admit>,
-    patience: Duration,
+    take_over: Option<Duration>,
     is_opaque: bool,
     runtime: Option<Arc<dyn Runtime>>,
 }
@@ -68,6 +70,7 @@ struct Prepared {
     plan: gimmal_engine::Plan,
     limits: Limits,
     listeners: Vec<<Any as Provider>::Listener>,
+    left_out: Vec<String>,
     admit: Admit,
     shared: Arc<Shared>,
     /// Set when the workers run, for reflection.
@@ -103,6 +106,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets the certificates that this server shows and believes over `tcp+tls://`, in place of the configuration's.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Asks `admit` about every client that wants to connect, with its hello and its name: it lets it in, or refuses it with
     /// a reason and at most 132 bytes that the client reads. It runs on the accepting thread, so it must not block. A client for
     /// which it panics is refused as overloaded.
@@ -113,10 +123,10 @@ impl ServerBuilder {
     }
 
     /// When another process listens at the address, waits this long for it to stop: for a server that takes over from one
-    /// that is shutting down.
+    /// that is shutting down. Over TCP that process hands its socket over, so no client is refused meanwhile.
     #[must_use]
     pub const fn take_over(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+        self.take_over = Some(patience);
         self
     }
 
@@ -135,20 +145,35 @@ impl ServerBuilder {
         self
     }
 
-    /// The configuration, with the keys and the allow-list that were given by themselves.
+    /// The configuration, with what was given by methods of its own.
     fn configured(&mut self) -> Config {
         let mut config = std::mem::take(&mut self.config);
         let listen = &mut config.engine.listen;
         listen.keys.append(&mut self.keys);
         listen.allow = self.allow.take().unwrap_or_else(|| std::mem::take(&mut listen.allow));
+        listen.take_over = self.take_over.unwrap_or(listen.take_over);
+        listen.tls = self.tls.take().unwrap_or_else(|| std::mem::take(&mut listen.tls));
         config
     }
 
-    fn prepare(mut self, url: &str) -> Result<Prepared, ServeError> {
+    /// Refuses local services of another thread, and all of them where workers serve.
+    fn check_threads(&mut self, has_workers: bool) -> Result<(), ServeError> {
+        let is_elsewhere =
+            |service: &Arc<dyn Service>| service.is_local().is_some_and(|is_here| has_workers || !is_here);
+        let Some(service) = self.services.iter().find(|service| is_elsewhere(service)) else { return Ok(()) };
+        let name = service.methods().first().map_or_else(String::new, |method| method.service.to_owned());
+        if service.is_local() == Some(false) {
+            // It must not be dropped here either.
+            std::mem::forget(std::mem::take(&mut self.services));
+        }
+        Err(ServeError::Local { service: name })
+    }
+
+    fn prepare(mut self, url: &str, has_workers: bool) -> Result<Prepared, ServeError> {
         if self.services.is_empty() {
             return Err(ServeError::NoService);
         }
-        let route = Route::at(url)?;
+        self.check_threads(has_workers)?;
         let shared = Shared::new(self.runtime.take());
         let counters = Arc::default();
         if !self.is_opaque {
@@ -156,43 +181,38 @@ impl ServerBuilder {
             let mirror = Mirror::new(methods, Arc::clone(&shared), Arc::clone(&counters));
             self.services.push(Arc::new(serve_reflection(mirror)));
         }
-        let (plan, limits) = self.configured().validate()?;
+        let config = self.configured();
+        let route = Route::parse(url, &config.engine.listen.tls)?;
+        let (plan, limits) = config.validate()?;
         let registry = Arc::new(Registry::new(self.services)?);
-        let provider = any_for(&route.addresses);
-        let listen =
-            |address: &Address| listen_within(&provider, address, &plan.config().listen, self.patience);
-        let mut listeners = vec![listen(&route.addresses[0])?];
-        for address in &route.addresses[1..] {
-            // A host without RDMA still serves its own processes.
-            match listen(address) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) => tracing::warn!(url, %error, "only processes of this host are served"),
-            }
-        }
+        let (provider, options) = (any_for(&route.kinds()), &plan.config().listen);
+        let listen = |address: &Address| listen_within(&provider, address, options);
+        let (listeners, left_out) = route.listen(!options.take_over.is_zero(), listen)?;
         let admit = self.admit.unwrap_or_else(|| Box::new(|_, _| Ok(())));
-        Ok(Prepared { provider, registry, plan, limits, listeners, admit, shared, counters })
+        Ok(Prepared { provider, registry, plan, limits, listeners, left_out, admit, shared, counters })
     }
 
-    /// Listens on `shm://name`, `rdma://host:port` or `mem://name` and serves on worker threads; on `gimmal://host:port` in
-    /// shared memory, and by RDMA where there is a device.
+    /// Listens on `shm://name`, `tcp://host:port`, `tcp+tls://host:port`, `rdma://host:port` or `mem://name`, and serves on worker
+    /// threads. On `gimmal://host:port` it listens in every way that this host has, see [`Server::addresses`]; with certificates
+    /// over TLS alone.
     ///
     /// # Errors
     /// See [`ServeError`].
     pub fn listen(self, url: &str) -> Result<Server, ServeError> {
-        let prepared = self.prepare(url)?;
-        let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters } = prepared;
+        let prepared = self.prepare(url, true)?;
+        let Prepared { provider, registry, plan, limits, listeners, left_out, admit, shared, counters } =
+            prepared;
         let workers = WorkerSet::spawn(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
         let _ = counters.set(workers.counters.clone());
         let (ended, stations) = (Arc::default(), workers.workers.stations());
-        let acceptors = accept(listeners, stations, admit, (&shared, &ended))?;
+        let acceptors = Acceptors::spawn(listeners, stations, admit, (&shared, &ended))?;
         let watch = Watch::new(&shared, &ended, stations);
         if plan.config().workers == 1 {
-            let at = acceptors.iter().map(|acceptor| acceptor.address().clone()).collect();
             // Nobody else sets it.
-            let _ = shared.sole_worker_at.set(at);
+            let _ = shared.sole_worker_at.set(acceptors.addresses());
         }
-        Ok(Server { acceptors, workers, shared, ended, _watch: watch })
+        Ok(Server { acceptors, left_out, workers, shared, ended, _watch: watch })
     }
 
     /// Listens with the calling thread as the worker: handlers run in [`LocalServer::idle`].
@@ -200,45 +220,17 @@ impl ServerBuilder {
     /// # Errors
     /// See [`ServeError`].
     pub fn listen_local(self, url: &str) -> Result<LocalServer, ServeError> {
-        let prepared = self.prepare(url)?;
-        let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters: shown } =
+        let prepared = self.prepare(url, false)?;
+        let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters: shown, .. } =
             prepared;
         let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
         let _ = shown.set(vec![Arc::clone(&counters)]);
         let (ended, station) = (Arc::default(), [inline.handle().into()]);
-        let acceptors = accept(listeners, &station, admit, (&shared, &ended))?;
+        let acceptors = Acceptors::spawn(listeners, &station, admit, (&shared, &ended))?;
         let watch = Watch::new(&shared, &ended, &station);
         Ok(LocalServer::new(acceptors, (inline, counters), (shared, ended, watch)))
     }
-}
-
-/// A thread for each listener; all ask the same `admit`, and each tells its server when it ends.
-fn accept(
-    listeners: Vec<<Any as Provider>::Listener>,
-    workers: &[Place],
-    admit: Admit,
-    (shared, ended): (&Arc<Shared>, &Arc<Signal>),
-) -> Result<Vec<Acceptor>, ServeError> {
-    let admit = Arc::new(Mutex::new(admit));
-    let listening = Arc::new(AtomicUsize::new(listeners.len()));
-    let spawn = |listener| {
-        let admit = Arc::clone(&admit);
-        let ask = move |hello: &Hello, peer: &str| {
-            let mut admit = admit.lock().unwrap_or_else(PoisonError::into_inner);
-            admit(hello, peer)
-        };
-        let (shared, ended, listening) = (Arc::clone(shared), Arc::clone(ended), Arc::clone(&listening));
-        let lost = move |_: &str| {
-            shared.is_deaf.store(true, Ordering::Relaxed);
-            if listening.fetch_sub(1, Ordering::AcqRel) == 1 {
-                ended.set();
-            }
-        };
-        Acceptor::spawn_with(listener, workers.to_vec(), Box::new(ask), Box::new(lost))
-            .map_err(ServeError::Accept)
-    };
-    listeners.into_iter().map(spawn).collect()
 }
 
 /// Between two looks whether an address is free: on verbs a look makes and destroys an id.
@@ -249,11 +241,11 @@ fn listen_within(
     provider: &Any,
     address: &Address,
     options: &ListenOptions,
-    patience: Duration,
 ) -> Result<<Any as Provider>::Listener, ListenError> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + options.take_over;
     loop {
-        match provider.listen(address, options) {
+        let options = ListenOptions { take_over: deadline.remaining(), ..options.clone() };
+        match provider.listen(address, &options) {
             Err(ListenError::InUse { .. }) if !deadline.has_passed() => {
                 std::thread::sleep(TAKE_OVER_LOOK);
             }
@@ -265,8 +257,8 @@ fn listen_within(
 /// Services on worker threads. Dropping it closes every connection, within a bound.
 #[derive(Debug)]
 pub struct Server {
-    /// At least one.
-    acceptors: Vec<Acceptor>,
+    acceptors: Acceptors,
+    left_out: Vec<String>,
     workers: WorkerSet,
     shared: Arc<Shared>,
     /// Set when there is nothing to serve for any more; see [`Server::join`].
@@ -284,7 +276,19 @@ impl Server {
     /// Where it listens, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
-        self.acceptors[0].address()
+        self.acceptors.address()
+    }
+
+    /// Every address it listens at: several for `gimmal://host:port`.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Address> {
+        self.acceptors.addresses()
+    }
+
+    /// The ways by which `gimmal://host:port` is not served, each with the reason: `rdma: no RDMA device: …`.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// What was counted over all workers.
@@ -308,7 +312,7 @@ impl Server {
     /// Connections accepted so far.
     #[must_use]
     pub fn accepted(&self) -> u64 {
-        self.acceptors.iter().map(Acceptor::accepted).sum()
+        self.acceptors.accepted()
     }
 
     /// Connections of each worker.
@@ -333,16 +337,22 @@ impl Server {
         asked
     }
 
-    /// Requests to connect that were turned away by the listener: foreign clients, wrong keys, users not on the list.
+    /// Returns how many requests to connect were refused: foreign clients, wrong keys, users not on the list, no place.
     #[must_use]
     pub fn rejected(&self) -> u64 {
-        self.acceptors.iter().map(Acceptor::rejected).sum()
+        self.acceptors.rejected()
     }
 
-    /// Why the last of those was.
+    /// Returns how many requests to connect were refused for the cause of `reason`, whatever its values are.
+    #[must_use]
+    pub fn rejected_as(&self, reason: RejectReason) -> u64 {
+        self.acceptors.rejected_as(reason)
+    }
+
+    /// Returns why a request to connect was refused last.
     #[must_use]
     pub fn last_rejected(&self) -> Option<RejectReason> {
-        self.acceptors.iter().find_map(Acceptor::last_rejected)
+        self.acceptors.last_rejected()
     }
 
     /// What `gimmal.Reflection` says of a service's health from now on; the empty name means the whole server. Calls are
@@ -362,7 +372,7 @@ impl Server {
     /// serves the connections that it has, and its health is [`NotServing`](crate::reflect::Health::NotServing).
     #[must_use]
     pub fn not_listening(&self) -> Option<String> {
-        not_listening(&self.acceptors)
+        self.acceptors.not_listening()
     }
 
     /// Serves until [`Server::stopper`] ends it, until the runtime of its handlers ends, or until it does not listen at any address
@@ -408,10 +418,11 @@ impl Server {
             let _ = thread::spawn("gimmal-shutdown", move || self.shutdown(timeout));
             return false;
         }
-        let Self { mut acceptors, workers, shared, .. } = self;
+        let Self { acceptors, workers, shared, .. } = self;
         let deadline = Instant::now() + timeout;
+        // That takes a while. Calls are served until it is done, since clients are told to go elsewhere only then.
+        drop(acceptors);
         shared.drain();
-        acceptors.iter_mut().for_each(Acceptor::stop);
         let drained = workers.drain(deadline);
         let left = deadline.remaining().max(Duration::from_secs(1));
         workers.workers.shutdown(left) && drained
@@ -420,7 +431,7 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use std::any::Any;
+    use std::{any::Any, sync::Mutex};
 
     use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
@@ -452,6 +463,7 @@ mod tests {
             ("config", |builder| builder.config(Config { window: 7, ..Config::default() })),
             ("key", |builder| builder.key(Key::new(&[7; 32]).unwrap())),
             ("allow", |builder| builder.allow(Allow::default().uid(7))),
+            ("tls", |builder| builder.tls(Tls::default().server_name("a"))),
             ("admit", |builder| builder.admit(|_, _| Ok(()))),
             ("take_over", |builder| builder.take_over(Duration::from_secs(7))),
             ("without_reflection", ServerBuilder::without_reflection),
@@ -460,7 +472,7 @@ mod tests {
         no_call_undoes_another(ServerBuilder::default, calls, |mut builder| {
             let config = builder.configured();
             let parts = (builder.services.len(), builder.admit.is_some(), builder.runtime.is_some());
-            (config, parts, builder.patience, builder.is_opaque)
+            (config, parts, builder.is_opaque)
         });
     }
 

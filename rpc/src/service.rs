@@ -4,15 +4,28 @@ use std::{fmt, sync::Arc};
 
 use gimmal_engine::transport::Bulk;
 
+pub use crate::{
+    output::{Fallible, Plain},
+    task::Seat,
+};
+
 use crate::{
     admission::Admitted, cx::Cx, error::ServeError, method::Method, response_writer::ResponseWriter,
-    status::Status, task::Seat,
+    status::Status,
 };
 
 /// A service as the server sees it. `#[service]` implements it; by hand it is a dynamic service.
 pub trait Service: Send + Sync + 'static {
     /// Its methods; fixed. Their places are the `method` of the calls below.
     fn methods(&self) -> &'static [Method];
+
+    /// Whether it is called on one thread only, where it was made, and if so, whether that is the calling thread. Other services
+    /// return `None`.
+    ///
+    /// A service around another one hands this on to it.
+    fn is_local(&self) -> Option<bool> {
+        None
+    }
 
     /// Judges a call whose bulk, or whose large arguments, have not been brought yet. It runs on the worker and must not block.
     /// What it returns is kept until they are here, for [`Cx::take_admitted`] in the methods below. Calls without bulk are not judged

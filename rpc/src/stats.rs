@@ -57,8 +57,14 @@ counters! {
     late_answers,
     /// Requests that arrived.
     requests,
-    /// Requests refused before dispatch: overload, unknown, mismatch, expired, draining.
+    /// Requests refused before dispatch: overload, no permission, unknown, mismatch, draining.
     refused,
+    /// Requests refused, of those, because of a limit: as many served or pending as may be, or no memory for their bulk.
+    overloaded,
+    /// Requests refused, of those, because their caller had no permission.
+    denied,
+    /// Connections that ended because the peer broke the protocol.
+    violations,
     /// Handlers that began.
     started,
     /// Answers that left, of every outcome.

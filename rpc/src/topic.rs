@@ -150,10 +150,11 @@ impl<T> Topic<T> {
     ///
     /// Dropping the future ends the subscription, and with it what was kept. Polled by reference it is cancel safe: no item is lost or
     /// sent twice.
-    pub async fn feed(&self, sink: Sink<T>) -> Fed {
+    pub async fn feed(&self, mut sink: Sink<T>) -> Fed {
         let mut sent = 0;
         let seat = self.shared.sit(sink.encoder());
-        let mut draining = sink.draining().map(Signal::wait);
+        let draining = sink.draining().cloned();
+        let mut draining = draining.as_ref().map(Signal::wait);
         let mut next = |context: &mut Context<'_>| {
             if draining.as_mut().is_some_and(|draining| Pin::new(draining).poll(context).is_ready()) {
                 seat.seat.end();
@@ -395,13 +396,14 @@ mod tests {
     use super::*;
     use crate::{
         codec::{Postcard, Raw},
-        stream::{Owed, Woken, lanes_of_callee},
+        stream::{Budget, Owed, Woken, lanes_of_callee},
     };
 
     #[test]
     fn each_subscriber_gets_its_own_codec() {
         let topic = Topic::<String>::new(1, Behind::Wait);
-        let mut lanes = [lanes_of_callee(false, true, 8), lanes_of_callee(false, true, 8)];
+        let budget = Budget::new(1 << 16, 1 << 20, 0);
+        let mut lanes = [0; 2].map(|_| lanes_of_callee(false, true, 1000, &budget));
         let [plain, packed] = lanes.each_ref().map(|lanes| lanes.tx.clone().unwrap());
         let mut feeds = [
             Box::pin(topic.feed(Sink::new::<Raw>(plain, Woken))),
@@ -418,8 +420,8 @@ mod tests {
         assert_eq!(turn(), 0);
         assert_eq!(topic.blocking_publish(&"hi".to_owned()).unwrap().subscribers, 2);
         assert_eq!(turn(), 0);
-        let sent = lanes.each_mut().map(|lanes| match lanes.next_owed() {
-            Some(Owed::Item(item)) => item,
+        let sent = lanes.each_mut().map(|lanes| match lanes.next_owed(usize::MAX) {
+            Some(Owed::Item { .. }) => lanes.item().to_vec(),
             other => panic!("{other:?}"),
         });
         assert_eq!(sent, [b"hi".to_vec(), b"\x02hi".to_vec()]);

@@ -16,10 +16,10 @@ pub(crate) fn wake(waker: Waker) {
     }
 }
 
-/// Tasks of other threads whose calls have ended.
+/// Tasks of other threads whose calls have ended, and which are still to be woken.
 ///
-/// The worker wakes them one by one at the end of a turn. The first one to run wakes the others, on its own thread: that takes no
-/// system call for each of them, and they run together.
+/// A task that runs wakes all of them, on its own thread: that takes no system call for each of them, and they run together. While no
+/// task runs, the worker wakes them; see [`Waking::end_turn`].
 #[derive(Debug)]
 pub(crate) struct Woken(ArrayQueue<Waker>);
 
@@ -29,8 +29,11 @@ impl Default for Woken {
     }
 }
 
-/// More tasks than this are woken before the end of a turn.
+/// More tasks than this are woken at once.
 const WOKEN: usize = 256;
+
+/// As many tasks are woken together, at most. More would hardly save time: each has a 64th of a system call.
+const TOGETHER: usize = 64; // ledger: woken_together
 
 impl Woken {
     #[inline]
@@ -45,28 +48,48 @@ impl Woken {
 #[derive(Debug)]
 pub(crate) struct Waking {
     woken: Arc<Woken>,
-    any: bool,
+    /// Tasks that were added since the worker last woke them: now, and when the last turn ended.
+    held: usize,
+    held_before: usize,
+    /// As many wait for further turns, at most. On a thread of the caller's, which may take no other turn for long, none does.
+    together: usize,
 }
 
 impl Waking {
-    pub(crate) fn new(woken: &Arc<Woken>) -> Self {
-        Self { woken: Arc::clone(woken), any: false }
+    pub(crate) fn new(woken: &Arc<Woken>, is_worker: bool) -> Self {
+        let together = if is_worker { TOGETHER } else { 1 };
+        Self { woken: Arc::clone(woken), held: 0, held_before: 0, together }
     }
 
     #[inline]
     pub(crate) fn add(&mut self, waker: Option<Waker>) {
         if let Some(waker) = waker {
-            self.any = true;
+            self.held += 1;
             if let Err(waker) = self.woken.0.push(waker) {
                 wake(waker);
             }
         }
     }
 
-    /// The turn is over.
+    /// Ends a turn behind which `live` calls are in flight. Returns whether tasks wait for the end of another turn.
+    ///
+    /// Waking a sleeping thread takes a system call, and two switches of threads where it shares the worker's core. So tasks are woken
+    /// together: when a turn ended no call, when no call is in flight any more, or when many wait.
     #[inline]
-    pub(crate) fn wake_all(&mut self) {
-        if std::mem::take(&mut self.any) {
+    pub(crate) fn end_turn(&mut self, live: usize) -> bool {
+        let waits = live > 0 && self.held > self.held_before && self.held < self.together;
+        if waits {
+            self.held_before = self.held;
+        } else {
+            self.wake_all();
+        }
+        waits
+    }
+
+    #[inline]
+    fn wake_all(&mut self) {
+        if std::mem::take(&mut self.held) > 0 {
+            self.held_before = 0;
             self.woken.wake_all();
         }
     }
@@ -117,19 +140,42 @@ mod tests {
     fn the_first_task_wakes_the_others_and_none_is_left() {
         let woken = Arc::new(Woken::default());
         let tasks: Vec<Arc<Task>> = (0..WOKEN + 3).map(|_| Arc::default()).collect();
-        let mut waking = Waking::new(&woken);
+        let mut waking = Waking::new(&woken, true);
         *tasks[0].runs.lock().unwrap() = Some(Arc::clone(&woken));
         waking.add(None);
         tasks.iter().for_each(|task| waking.add(Some(Waker::from(Arc::clone(task)))));
         let count = || tasks.iter().map(|task| task.woken.load(Ordering::SeqCst)).sum::<usize>();
         assert_eq!(count(), 3, "what finds no room is woken at once");
-        waking.wake_all();
+        assert!(!waking.end_turn(0));
         assert_eq!(count(), tasks.len());
-        waking.wake_all();
+        assert!(!waking.end_turn(0));
         assert_eq!(count(), tasks.len());
         // Those of a worker that ends.
         waking.add(Some(Waker::from(Arc::clone(&tasks[0]))));
         drop(waking);
         assert_eq!(count(), tasks.len() + 1);
+    }
+
+    #[test]
+    fn tasks_are_woken_together_while_answers_arrive() {
+        let mut waking = Waking::new(&Arc::default(), true);
+        let task = Arc::<Task>::default();
+        let add = |waking: &mut Waking| waking.add(Some(Waker::from(Arc::clone(&task))));
+        let woken = || task.woken.load(Ordering::SeqCst);
+        add(&mut waking);
+        assert!(waking.end_turn(1));
+        assert_eq!(woken(), 0, "another answer may follow at once");
+        add(&mut waking);
+        assert!(!waking.end_turn(0));
+        assert_eq!(woken(), 2, "every call has ended");
+        add(&mut waking);
+        assert!(waking.end_turn(1));
+        assert!(!waking.end_turn(1));
+        assert_eq!(woken(), 3, "the last turn ended no call");
+        let turns = (1..).take_while(|_| {
+            add(&mut waking);
+            waking.end_turn(1000)
+        });
+        assert_eq!((turns.count() + 1, woken()), (TOGETHER, 3 + TOGETHER), "no task waits for ever");
     }
 }

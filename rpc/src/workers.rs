@@ -37,31 +37,15 @@ const ANSWER: Duration = Duration::from_millis(100);
 const SUCCESSION_LOOKS: u32 = 200;
 const SUCCESSION_LOOK: Duration = Duration::from_millis(10);
 
-/// How often something is offered to a worker whose inbox is full, with a yield between.
-const OFFERS: usize = 64;
-
-/// Offers `what` until it is taken. Gives it back when it was refused too often.
-#[inline]
-fn insist<T>(mut what: T, submit: impl Fn(T) -> Result<(), T>) -> Result<(), T> {
-    for _ in 0..OFFERS {
-        match submit(what) {
-            Ok(()) => return Ok(()),
-            Err(back) => what = back,
-        }
-        std::thread::yield_now();
-    }
-    Err(what)
-}
-
 /// Offers a command to a worker, whose inbox may be full for a while.
 #[inline]
 pub(crate) fn offer(handle: &Handle, command: Command) -> Result<(), Command> {
-    insist(command, |command| handle.submit(command))
+    handle.offer(command, Duration::ZERO)
 }
 
 /// Has a worker say goodbye on a connection of ours. If its inbox stays full, the connection ends with the worker.
 pub(crate) fn close(handle: &Handle, conn: ConnId) {
-    let _ = insist(conn, |conn| handle.close(conn).map_err(|_| conn));
+    let _ = handle.close(conn);
 }
 
 impl<P: Provider> Worker for WorkerHandle<P, Node> {
@@ -183,30 +167,4 @@ pub(crate) fn inline(
     let inline = Inline::new(provider, plan, node)?;
     reach.set(inline.handle());
     Ok((inline, counters))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    #[test]
-    fn a_full_inbox_is_waited_for_and_not_for_ever() {
-        let refusals = Cell::new(0);
-        let full_for = |times: usize| {
-            refusals.set(0);
-            insist("command", |command| {
-                if refusals.get() == times {
-                    return Ok(());
-                }
-                refusals.set(refusals.get() + 1);
-                Err(command)
-            })
-        };
-        assert_eq!(full_for(0), Ok(()));
-        assert_eq!(full_for(OFFERS - 1), Ok(()));
-        assert_eq!(full_for(OFFERS), Err("command"));
-        assert_eq!(refusals.get(), OFFERS);
-    }
 }

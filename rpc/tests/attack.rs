@@ -136,7 +136,7 @@ fn an_engine_in_step_with_its_attackers() {
 
 /// The attacker's process.
 #[test]
-#[ignore = "the other process of the tests below"]
+#[ignore = "the other process of another test"]
 fn attacker_process() {
     let Ok(role) = std::env::var(ROLE) else {
         println!("SKIP: this test is the other process of another one");

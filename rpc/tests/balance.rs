@@ -1,4 +1,4 @@
-//! Several servers as one channel, one server in two ways, and what a server tells about itself.
+//! Several servers as one channel, and what a server tells about itself.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -11,15 +11,15 @@ use std::{
 
 use common::{Fixture, ProbeClient, address, config, fate, serve_probe, until};
 use gimmal_rpc::{
-    Balanced, Channel, Client, Config, ConnectError, Dns, Fate, Pick, Reconnect, Resolver, Retry,
-    RetryPolicy, ServeError, Server, UserBytes,
-    engine::transport::ListenError,
+    Balanced, Channel, Client, Config, Fate, Pick, Reconnect, Resolver, Retry, RetryPolicy, Server,
+    UserBytes,
     reflect::{Health, ReflectionClient},
 };
 
 for_each_scheme! {
     calls_are_spread_and_go_around_a_server_that_is_gone
     servers_come_and_go_as_the_resolver_says
+    a_server_that_comes_back_gets_calls_without_reconnect
     a_key_keeps_its_server
     a_server_tells_about_itself
 }
@@ -27,6 +27,18 @@ for_each_scheme! {
 fn eager() -> Config {
     let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
     Config { reconnect: Some(reconnect), ..config() }
+}
+
+/// Connections that do not reconnect are made anew when the resolver is asked.
+fn a_server_that_comes_back_gets_calls_without_reconnect(scheme: &str) {
+    let fixture = Fixture::new(scheme, "anew");
+    let lone = Config { reconnect: None, ..config() };
+    let builder = Balanced::builder().config(lone).refresh(Duration::from_millis(20));
+    let balanced = builder.connect(vec![fixture.url.clone()]).unwrap();
+    let fixture = fixture.restarted();
+    let client = ProbeClient::new(balanced.clone());
+    until("the server is reached again", || client.echo("x".into()).wait().is_ok());
+    assert_eq!(balanced.ready(), [fixture.url.as_str()]);
 }
 
 fn ran(fixture: &Fixture) -> u64 {
@@ -90,7 +102,7 @@ impl Resolver for Changing {
 fn servers_come_and_go_as_the_resolver_says(scheme: &str) {
     let (first, second) = (Fixture::new(scheme, "here"), Fixture::new(scheme, "there"));
     let absent = match scheme {
-        "rxe" | "siw" => address(scheme, "absent").replace(":0", ":7999"),
+        "tcp" | "rxe" | "siw" => address(scheme, "absent").replace(":0", ":7999"),
         _ => address(scheme, "absent"),
     };
     let resolver = Changing(Arc::new(Mutex::new(Ok(vec![first.url.clone(), absent.clone()]))));
@@ -178,37 +190,6 @@ fn a_server_tells_about_itself(scheme: &str) {
     let opaque = builder.without_reflection().listen(&url).unwrap();
     let client = Client::builder().config(config()).connect(&opaque.address().to_string()).unwrap();
     assert_eq!(fate(ReflectionClient::new(client).methods().wait()), Fate::NotRun);
-}
-
-/// `gimmal://` to this host is shared memory; the name's addresses become such URLs.
-#[test]
-fn a_server_on_this_host_is_reached_through_shared_memory() {
-    // Its name in the runtime folder is the port's: one that no other test has.
-    let mut port = 20_000 + u16::try_from(std::process::id() % 20_000).unwrap();
-    let (server, url) = loop {
-        let url = format!("gimmal://127.0.0.1:{port}");
-        let server = Server::builder().service(serve_probe(common::Prober::default())).config(config());
-        match server.listen(&url) {
-            Err(ServeError::Listen(ListenError::InUse { .. })) => port += 1,
-            server => break (server.unwrap(), url),
-        }
-    };
-    let client = Client::builder().config(config()).connect(&url).unwrap();
-    assert_eq!(client.negotiated().unwrap().provider, "shm");
-    assert_eq!(ProbeClient::new(client).echo("x".into()).wait().unwrap(), "x");
-    assert_eq!(ProbeClient::new(Client::connect(&url).unwrap()).echo("x".into()).wait().unwrap(), "x");
-    let dns = Dns { host: "localhost".to_owned(), port };
-    assert!(dns.resolve().unwrap().contains(&url), "{:?}", dns.resolve());
-    let balanced = Balanced::builder().config(config()).connect(dns).unwrap();
-    assert_eq!(ProbeClient::new(balanced).echo("x".into()).wait().unwrap(), "x");
-    drop(server);
-    // TEST-NET-1 is nobody's: without RDMA there is no way.
-    if !std::path::Path::new("/sys/class/infiniband").exists() {
-        let url = "gimmal://192.0.2.1:7471";
-        let error = Client::builder().config(config()).connect(url).unwrap_err();
-        assert!(matches!(error, ConnectError::NoWay { .. }), "{error:?}");
-        assert!(error.to_string().contains("there is no TCP yet"), "{error}");
-    }
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn p99(client: &BlocksClient, mut go_on: impl FnMut(usize) -> bool) -> (Duration
     (took[took.len() * 99 / 100], took.len())
 }
 
-fn a_handler_that_blocks_ends_no_connection(scheme: &str) {
+fn r62_a_handler_that_blocks_ends_no_connection(scheme: &str) {
     let server = serve(&address(scheme, "busy"), 2);
     let url = server.address().to_string();
     // Ten bounds; the soak blocks for 30 s.
@@ -113,7 +113,7 @@ fn a_handler_that_blocks_ends_no_connection(scheme: &str) {
     assert_eq!((server.accepted(), server.connections()), (2, vec![1, 1]));
 }
 
-for_each_scheme! { a_handler_that_blocks_ends_no_connection }
+for_each_scheme! { r62_a_handler_that_blocks_ends_no_connection }
 
 /// Set in the process that serves.
 const CHILD: &str = "GIMMAL_TEST_BUSY_URL";

@@ -49,11 +49,12 @@ fn serve(scheme: &str, name: &str, config: Config) -> Result<(Server, String), S
 type Set = fn(&mut Config, Duration);
 
 /// The fields of a configuration, whether the longest and the shortest values can be.
-const FIELDS: [(&str, Set, bool, bool); 8] = [
+const FIELDS: [(&str, Set, bool, bool); 9] = [
     ("slow_poll", |c, d| c.slow_poll = d, true, true),
     ("connect.connect_timeout", |c, d| c.engine.connect.connect_timeout = d, true, false),
     ("connect.handshake_timeout", |c, d| c.engine.connect.handshake_timeout = d, true, false),
     ("listen.handshake_timeout", |c, d| c.engine.listen.handshake_timeout = d, true, false),
+    ("listen.take_over", |c, d| c.engine.listen.take_over = d, true, true),
     ("deadline", |c, d| c.deadline = d, true, false),
     ("reconnect.first", |c, d| c.reconnect.as_mut().unwrap().first = d, false, false),
     ("reconnect.max", |c, d| c.reconnect.as_mut().unwrap().max = d, false, false),

@@ -146,7 +146,8 @@ for_each_scheme! {
 
 fn server(scheme: &str) -> (Server, Books, String) {
     let books = Books::default();
-    let builder = Server::builder().service(serve_store(books.clone())).config(config());
+    let config = gimmal_rpc::Config { stream_window: 4 << 10, ..config() };
+    let builder = Server::builder().service(serve_store(books.clone())).config(config);
     let server = builder.listen(&address(scheme, "ends")).unwrap();
     let url = server.address().to_string();
     (server, books, url)
@@ -160,15 +161,18 @@ fn inline(url: &str) -> StoreClient<LocalClient> {
     StoreClient::new(Client::builder().config(config()).connect_local(url).unwrap())
 }
 
-/// Uploads that are given up in each way.
-const UPLOADS: u64 = 1000;
+/// Uploads that are given up in each way. Items beyond the window wait for a round trip through four threads, which a busy
+/// host runs late one after the other.
+fn uploads() -> u64 {
+    std::env::var("GIMMAL_UPLOADS").map_or(100, |wanted| wanted.parse().expect("a number"))
+}
 
 /// A way to give an upload up.
 type Way<C> = fn(&StoreClient<C>, &mut Dice);
 
 /// Sends some items, as many as the lane and the window hold and more.
 fn send<C: Channel>(items: &mut Sink<u64, C>, dice: &mut Dice) {
-    let limit = if dice.once_in(8) { 100 } else { 10 };
+    let limit = if dice.once_in(16) { 800 } else { 10 };
     for item in 0..dice.below(limit) {
         items.blocking_send(&item).unwrap();
     }
@@ -257,14 +261,14 @@ fn give_up<C: Channel>(client: &StoreClient<C>, books: &Books, uploads: u64) {
 
 fn an_upload_that_is_given_up_is_never_committed(scheme: &str) {
     let (server, books, url) = server(scheme);
-    give_up(&client(&url), &books, UPLOADS);
-    give_up(&inline(&url), &books, UPLOADS / 10);
+    give_up(&client(&url), &books, uploads());
+    give_up(&inline(&url), &books, uploads() / 3);
     // The last requests may still be on their way when the client has gone.
     let count = |count: &AtomicU64| count.load(Ordering::SeqCst);
     until("all that began is over", || {
         server.stats().serving == 0 && count(&books.over) == count(&books.begun)
     });
-    assert!(count(&books.begun) > 100, "only {} began at all", count(&books.begun));
+    assert!(count(&books.begun) > 20, "only {} began at all", count(&books.begun));
     assert_eq!(count(&books.committed), 0);
 }
 
@@ -278,7 +282,7 @@ fn an_upload_that_is_finished_is_committed_once(scheme: &str) {
         (0..sent).for_each(|item| items.blocking_send(&item).unwrap());
         if dice.once_in(3) {
             drop(items);
-            assert_eq!(call.wait().unwrap_err(), CallError::App((sent, ReadError::Aborted.to_string())));
+            assert_eq!(call.wait().unwrap_err(), CallError::App((sent, ReadError::Aborted(0).to_string())));
         } else {
             items.finish();
             assert_eq!(call.wait().unwrap(), (0..sent).sum::<u64>());
@@ -298,7 +302,7 @@ fn a_handler_is_told_that_its_caller_gave_up(scheme: &str) {
         resume_unwind(Box::new("as it was asked to"));
     });
     assert!(feeder.join().is_err());
-    assert_eq!(call.wait().unwrap_err(), CallError::App((40, ReadError::Aborted.to_string())));
+    assert_eq!(call.wait().unwrap_err(), CallError::App((40, ReadError::Aborted(0).to_string())));
     assert_eq!(books.committed.load(Ordering::SeqCst), 0);
 }
 

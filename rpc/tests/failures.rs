@@ -439,9 +439,11 @@ fn a_slow_reader_gets_every_answer(scheme: &str) {
 
 #[test]
 fn bad_addresses_and_servers_say_so() {
-    let error = Client::connect("tcp://host:1").unwrap_err();
+    let error = Client::connect("udp://host:1").unwrap_err();
     assert!(
-        error.to_string().contains("use shm://name, rdma://host:port, gimmal://host:port or mem://name"),
+        error
+            .to_string()
+            .contains("use shm://name, tcp://host:port, tcp+tls://host:port, rdma://host:port, gimmal://host:port or mem://name"),
         "{error}"
     );
     let error = Client::connect("mem://nobody-here").unwrap_err();

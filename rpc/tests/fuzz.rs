@@ -52,7 +52,7 @@ fn mutations_are_taken() {
 
 /// Writes the corpus that is committed: a few valid inputs of each kind, and spoiled ones.
 #[test]
-#[ignore = "run by hand when a target's input changes"]
+#[ignore = "writes the corpus of the fuzz targets, by hand"]
 fn write_the_corpus() {
     for target in &TARGETS {
         let folder = corpus(target.name);

@@ -83,6 +83,7 @@ impl Attacker {
 
 const REQUEST: u16 = Kind::Request.with(Flags::NONE);
 const RESPONSE: u16 = Kind::Response.with(Flags::NONE);
+const SCHEMA: u16 = Kind::Schema.with(Flags::NONE);
 const ONE_WAY: u16 = Kind::Request.with(Flags::ONE_WAY);
 const UP_ITEM: u16 = Kind::Item.with(Flags::NONE);
 const UP_END: u16 = Kind::End.with(Flags::NONE);
@@ -90,6 +91,9 @@ const UP_ABORT: u16 = Kind::End.with(Flags::ABORT);
 const UP_CREDIT: u16 = Kind::Credit.with(Flags::NONE);
 const DOWN_ITEM: u16 = Kind::Item.with(Flags::DOWN);
 const DOWN_CREDIT: u16 = Kind::Credit.with(Flags::DOWN);
+const DOWN_END: u16 = Kind::End.with(Flags::DOWN);
+const UP_STOP: u16 = Kind::Credit.with(Flags::ABORT);
+const DOWN_STOP: u16 = Kind::Credit.with(Flags::DOWN.and(Flags::ABORT));
 
 fn request(name: &str) -> Vec<u8> {
     let methods = gimmal_rpc::Service::methods(&common::serve_probe(common::Prober::default()));
@@ -111,7 +115,7 @@ for_each_scheme! {
 fn what_is_no_message_closes_its_connection(scheme: &str) {
     let fixture = Fixture::new(scheme, "nonsense");
     let honest = fixture.client();
-    let nonsense: [(u16, &[u8]); 17] = [
+    let nonsense: [(u16, &[u8]); 18] = [
         (0, b""),
         (ONE_WAY, b"short"),
         (99, b"what"),
@@ -130,6 +134,7 @@ fn what_is_no_message_closes_its_connection(scheme: &str) {
         (BARE_REQUEST, b"arguments"),
         (REQUESTS, &[0; 8]),
         (RESPONSES, b"short"),
+        (SCHEMA, b"short"),
         (RESPONSES, &[1; 16]),
         // More than a message may hold.
         (RESPONSES, &[0; 9 * 8]),
@@ -156,7 +161,7 @@ fn r86_a_doubled_request_is_not_run_again(scheme: &str) {
 
 fn items_and_credit_out_of_place(scheme: &str) {
     let fixture = Fixture::new(scheme, "items");
-    let kinds = [UP_ITEM, DOWN_ITEM, UP_END, UP_ABORT, UP_CREDIT, DOWN_CREDIT];
+    let kinds = [UP_ITEM, DOWN_ITEM, UP_END, UP_ABORT, UP_CREDIT, DOWN_CREDIT, DOWN_END, UP_STOP, DOWN_STOP];
     let id = CallId { slot: 2, generation: 1 };
     for kind in kinds {
         // Of calls that are not there: late, for all we know.
@@ -165,7 +170,7 @@ fn items_and_credit_out_of_place(scheme: &str) {
         attacker.send(REQUEST, 0, &[&request("echo")[..], b"\x02ok"].concat());
         attacker.until_answers(1);
     }
-    for kind in [UP_ITEM, UP_END, UP_ABORT, DOWN_CREDIT] {
+    for kind in [UP_ITEM, UP_END, UP_ABORT, DOWN_CREDIT, DOWN_STOP] {
         // Of a call that has no streams.
         let mut attacker = Attacker::new(&fixture.url);
         attacker.send(REQUEST, id.aux(), &request("hang"));
@@ -194,7 +199,7 @@ fn answers_and_cancels_of_nothing_are_ignored(scheme: &str) {
 fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
     let fixture = Fixture::new(scheme, "limit");
     let mut attacker = Attacker::new(&fixture.url);
-    for slot in [256, 4096, u32::MAX] {
+    for slot in [256, 16_384, u32::MAX] {
         let id = CallId { slot, generation: 0 };
         attacker.send(REQUEST, id.aux(), &request("hang"));
     }
@@ -225,18 +230,18 @@ fn a_peer_that_reads_no_refusal_is_cut_off() {
     let id = CallId { slot: u32::MAX, generation: 0 };
     // It sends all the time, and takes no turn, so it reads nothing.
     until("the server has refused more than it keeps", || {
-        let sent = attacker.inline.with(|_, io| {
-            io.send(conn, Head { kind: REQUEST, aux: id.aux() }, body.len(), |out| {
-                out[..body.len()].copy_from_slice(&body);
-                Some(body.len())
+        let mut send = || {
+            attacker.inline.with(|_, io| {
+                io.send(conn, Head { kind: REQUEST, aux: id.aux() }, body.len(), |out| {
+                    out[..body.len()].copy_from_slice(&body);
+                    Some(body.len())
+                })
             })
-        });
-        if sent.is_err() {
-            std::thread::yield_now();
-        }
+        };
+        while send().is_ok() {}
         fixture.server.connections() == [0]
     });
-    assert!(fixture.server.stats().refused > 4096);
+    assert!(fixture.server.stats().refused > 16_384);
     attacker.until_closed();
     fixture.client().echo("others are served".to_owned()).wait().unwrap();
 }
@@ -288,9 +293,10 @@ fn requests_in_company_are_checked_as_others_are(scheme: &str) {
 }
 
 /// Every message that there is, and some that there are not.
-const CODES: [u16; 25] = [
+const CODES: [u16; 29] = [
+    SCHEMA,
     0,
-    8,
+    9,
     0x8001,
     0x2004,
     REQUEST,
@@ -311,6 +317,9 @@ const CODES: [u16; 25] = [
     UP_ABORT,
     UP_CREDIT,
     DOWN_CREDIT,
+    DOWN_END,
+    UP_STOP,
+    DOWN_STOP,
     Kind::Cancel.with(Flags::NONE),
     Kind::GoAway.with(Flags::NONE),
     Kind::Request.with(Flags::LARGE.and(Flags::METADATA)),

@@ -3,9 +3,11 @@
 //!
 //! Then a server is killed in the middle of downloads: no reader is told that its stream has come to its end.
 //!
+//! Then the members of a balanced client are killed one after the other, one over shared memory and one over TCP.
+//!
 //! Then, over shared memory, `GIMMAL_KILLS` (100) servers are killed at random moments among calls that are answered.
 //!
-//! Over shared memory, or over the URL in `GIMMAL_KILL_URL` (`rdma://host:port`).
+//! Over shared memory and TCP, or over the URL in `GIMMAL_KILL_URL` (`rdma://host:port`).
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -19,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_rpc::{Client, Config, Cx, Fate, Instant, Server, Sink, engine::Idle};
+use gimmal_rpc::{Balanced, CallError, Client, Config, Cx, Fate, Instant, Pick, Server, Sink, engine::Idle};
 use gimmal_testkit::{
     ChildGuard,
     child::{descriptors, this_program},
@@ -212,7 +214,11 @@ fn kill_at_random(url: &str, journal: &Path, after: Duration) -> [u64; 3] {
     let ended = Instant::now();
     let took = ended - killer.join().unwrap();
     assert!(took < LIMIT, "the last call ended {took:?} after the kill");
-    let ran = journaled(journal);
+    fates_of(outcomes, &journaled(journal))
+}
+
+/// How many were not run, may have run, and were answered, which agrees with what `ran`.
+fn fates_of(outcomes: Vec<(u32, Result<u32, CallError>)>, ran: &HashSet<u32>) -> [u64; 3] {
     let mut fates = [0; 3];
     for (number, outcome) in outcomes {
         let fate = match outcome {
@@ -236,6 +242,42 @@ fn kill_at_random(url: &str, journal: &Path, after: Duration) -> [u64; 3] {
     fates
 }
 
+/// Kills one member of a balanced client among its calls, then the other. Calls in flight end with their fates; later ones
+/// go to the member that is left, until the killed one is started again.
+fn kill_members(folder: &Path) {
+    let urls = [format!("shm://{}/member", folder.display()), format!("tcp://127.0.0.1:{}", free_port())];
+    let journals = ["shm", "tcp"].map(|name| folder.join(format!("journal-of-{name}")));
+    let started = |at: usize| start(&urls[at], &journals[at]).0;
+    let mut servers = [0, 1].map(|at| Some(started(at)));
+    let builder = Balanced::builder().config(config()).pick(Pick::RoundRobin);
+    let balanced = builder.refresh(Duration::from_millis(20)).connect(urls.to_vec()).unwrap();
+    until("both are members", || balanced.ready().len() == 2);
+    let client = JournalClient::new(balanced.clone());
+    let mut numbers = 0..;
+    for at in [0, 1] {
+        let calls: Vec<_> =
+            numbers.by_ref().take(NOTES as usize).map(|number| (number, client.note(number))).collect();
+        drop(servers[at].take());
+        let killed = Instant::now();
+        let outcomes = calls.into_iter().map(|(number, call)| (number, call.wait())).collect();
+        assert!(killed.elapsed() < LIMIT, "the last call ended {:?} after the kill", killed.elapsed());
+        let ran = journals.each_ref().map(|journal| journaled(journal));
+        let fates = fates_of(outcomes, &(&ran[0] | &ran[1]));
+        println!("{} killed: not run, may have run, answered: {fates:?}", urls[at]);
+        assert!(fates[2] >= u64::from(NOTES) / 2, "calls to the other member failed");
+        until("one is left", || balanced.ready() == [urls[1 - at].as_str()]);
+        for number in numbers.by_ref().take(20) {
+            assert_eq!(client.note(number).wait().unwrap(), number);
+            assert!(journaled(&journals[1 - at]).contains(&number));
+        }
+        servers[at] = Some(started(at));
+        until("it is a member again", || balanced.ready().len() == 2);
+        let last: HashSet<u32> = numbers.by_ref().take(20).collect();
+        last.iter().for_each(|number| assert_eq!(client.note(*number).wait().unwrap(), *number));
+        assert_eq!(journaled(&journals[at]).intersection(&last).count(), 10, "calls go to both again");
+    }
+}
+
 fn kills_at_random(kills: u64, folder: &Path) {
     let journal = folder.join("journal-at-random");
     let url = format!("shm://{}/at-random", folder.display());
@@ -256,6 +298,20 @@ fn kills_at_random(kills: u64, folder: &Path) {
     until("every descriptor is closed", || before.is_none_or(|before| descriptors().unwrap() <= before));
 }
 
+/// A port that nobody has, for servers that follow each other on it.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn kill(url: &str, folder: &Path) {
+    // What librdmacm opens once for the process is open after the first time.
+    kill_in_the_middle(url, folder);
+    let before = descriptors().unwrap();
+    kill_in_downloads(url, folder);
+    kill_in_the_middle(url, folder);
+    until("every descriptor is closed", || descriptors().unwrap() <= before);
+}
+
 fn main() {
     if let (Ok(url), Ok(journal)) = (std::env::var("GIMMAL_KILL_SERVE"), std::env::var("GIMMAL_KILL_JOURNAL"))
     {
@@ -265,13 +321,10 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let url = std::env::var("GIMMAL_KILL_URL").unwrap_or_else(|_| format!("shm://{}/kill", folder.display()));
-    // What librdmacm opens once for the process is open after the first time.
-    kill_in_the_middle(&url, folder);
-    let before = descriptors().unwrap();
-    kill_in_downloads(&url, folder);
-    kill_in_the_middle(&url, folder);
-    until("every descriptor is closed", || descriptors().unwrap() <= before);
+    kill(&url, folder);
     if url.starts_with("shm") {
+        kill(&format!("tcp://127.0.0.1:{}", free_port()), folder);
+        kill_members(folder);
         let kills = std::env::var("GIMMAL_KILLS").map_or(100, |kills| kills.parse().expect("a number"));
         kills_at_random(kills, folder);
     }

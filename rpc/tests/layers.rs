@@ -16,6 +16,7 @@ for_each_scheme! {
     limits_refuse_at_once_and_give_back
     timeouts_cap_and_metrics_count
     a_slow_call_is_hedged_once_and_the_loser_cancelled
+    r94_repeats_are_finite_and_a_rate_bounds_them
 }
 
 fn channel(fixture: &Fixture) -> Client {
@@ -57,6 +58,35 @@ fn limits_refuse_at_once_and_give_back(scheme: &str) {
     for _ in 0..4 {
         assert!(client.echo("x".into()).wait().is_ok());
     }
+}
+
+/// A service that fails every time gets each call as often as the policy says. A rate below the retries bounds what all
+/// of them add, whatever the policy says: attempts beyond it do not leave.
+fn r94_repeats_are_finite_and_a_rate_bounds_them(scheme: &str) {
+    const CALLS: u64 = 50;
+    let fixture = Fixture::with(scheme, "repeats", gimmal_rpc::Config { serving_max: 1, ..config() });
+    let busy = fixture.client();
+    let hanging = busy.hang();
+    until("the only place is taken", || fixture.hanging() == 1);
+    let policy = RetryPolicy { attempts: 5, first: Duration::from_micros(100), ..RetryPolicy::default() };
+    let channel = busy.channel().clone();
+    let arrived = || fixture.server.stats().refused;
+    let refused = |client: &dyn Fn() -> Result<String, CallError>| {
+        let before = arrived();
+        for _ in 0..CALLS {
+            assert_eq!(fate(client()), Fate::NotRun);
+        }
+        arrived() - before
+    };
+    let often = ProbeClient::new(Retry::new(channel.clone(), policy));
+    assert_eq!(refused(&|| often.echo("x".into()).wait()), 5 * CALLS);
+    // So slow that it gives nothing back meanwhile.
+    let rate = Layered::new(channel, Rate::new(1, 10));
+    let bounded = ProbeClient::new(Retry::new(rate, RetryPolicy { max: policy.first, ..policy }));
+    let started = Instant::now();
+    let extra = refused(&|| bounded.echo("x".into()).wait());
+    assert!(extra <= 10 + started.elapsed().as_secs() + 1, "{extra} of {CALLS} calls arrived");
+    drop(hanging);
 }
 
 /// Longer than a machine that is busy with something else stands still.

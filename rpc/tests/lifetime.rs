@@ -23,6 +23,62 @@ for_each_scheme! {
     connections_move_to_the_worker_that_has_few
     a_client_that_does_not_reconnect_stays_on_its_worker
     a_call_waits_in_a_destructor_of_a_thread_local
+    r99_server_client_call_and_loan_go_in_any_order
+    r99_two_threads_end_the_same_at_once
+}
+
+/// Every order of `0..parts`.
+fn orders(parts: usize) -> Vec<Vec<usize>> {
+    let Some(last) = parts.checked_sub(1) else { return vec![Vec::new()] };
+    let before = orders(last);
+    let places = before.iter().flat_map(|order| (0..parts).map(move |at| (order, at)));
+    places.map(|(order, at)| [&order[..at], &[last], &order[at..]].concat()).collect()
+}
+
+/// Each part goes within seconds, what is left works on as far as it can, and the handler ends once.
+fn r99_server_client_call_and_loan_go_in_any_order(scheme: &str) {
+    const BYTES: u64 = 100_000;
+    // A device that is a program takes its time for each.
+    let step = if matches!(scheme, "mem" | "shm") { 1 } else { 6 };
+    for order in orders(4).into_iter().step_by(step) {
+        let Fixture { server, counts, url } = Fixture::new(scheme, "order");
+        let client = ProbeClient::new(Client::builder().config(config()).connect(&url).unwrap());
+        let (hanging, lent) = (client.hang(), client.lend(BYTES).wait().unwrap());
+        until("it runs", || counts.hanging.load(Ordering::SeqCst) == 1);
+        let (mut server, mut client, mut hanging) = (Some(server), Some(client), Some(hanging));
+        let (sum, mut loan) = (lent.value, lent.loan);
+        for part in &order {
+            let started = Instant::now();
+            match part {
+                0 => drop(server.take()),
+                1 => drop(client.take()),
+                2 => drop(hanging.take()),
+                _ => drop(loan.take()),
+            }
+            assert!(started.elapsed() < Duration::from_secs(10), "part {part} of {order:?}");
+            assert!(loan.as_ref().is_none_or(|loan| common::sum(loan) == sum), "part {part} of {order:?}");
+        }
+        until("its handler has ended", || counts.hanging.load(Ordering::SeqCst) == 0);
+        assert_eq!(counts.hung.load(Ordering::SeqCst), 1, "{order:?}");
+    }
+}
+
+fn r99_two_threads_end_the_same_at_once(scheme: &str) {
+    let Fixture { server, url, .. } = Fixture::new(scheme, "twice");
+    let client = Client::builder().config(config()).connect(&url).unwrap();
+    assert_eq!(ProbeClient::new(client.clone()).echo("x".into()).wait().unwrap(), "x");
+    let stop = server.stopper();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (client, stop, server) = (client.clone(), stop.clone(), &server);
+            scope.spawn(move || assert!(client.shutdown(Duration::from_secs(20)), "nothing is in flight"));
+            scope.spawn(move || (0..2).for_each(|_| stop()));
+            scope.spawn(|| server.join());
+        }
+    });
+    drop(client);
+    assert!(server.shutdown(Duration::from_secs(20)));
+    stop();
 }
 
 fn eager() -> Config {

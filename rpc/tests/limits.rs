@@ -15,8 +15,8 @@ use std::{
 
 use common::{address, config, sleep, until};
 use gimmal_rpc::{
-    Behind, Bulk, CallError, CallOptions, Channel as _, Client, Code, Config, Cx, Guarded, Layered, Method,
-    ResponseWriter, Server, ServerLayer, Sink, Status, Topic, WithLoan,
+    Behind, Bulk, CallError, CallOptions, Channel as _, Client, Code, Config, Cx, Fate, Guarded, Layered,
+    Method, ResponseWriter, Server, ServerLayer, Sink, Status, Topic, WithLoan,
     layer::{Ended, WithToken, tokens},
 };
 
@@ -26,6 +26,8 @@ trait Notes {
     #[oneway]
     async fn note(&self, cx: &Cx);
     async fn echo(&self, cx: &Cx, text: String) -> String;
+    /// Keeps what it was given until the test lets it end.
+    async fn hold(&self, cx: &Cx, content: Bulk) -> usize;
     /// Keeps its sink beyond the call.
     async fn keep(&self, cx: &Cx, out: Sink<u64>);
     async fn follow(&self, cx: &Cx, out: Sink<u64>);
@@ -58,6 +60,11 @@ impl Notes for Noter {
         text
     }
 
+    async fn hold(&self, cx: &Cx, content: Bulk) -> usize {
+        self.note(cx).await;
+        content.len()
+    }
+
     async fn keep(&self, _: &Cx, out: Sink<u64>) {
         self.kept.lock().unwrap().as_ref().unwrap().send(out).unwrap();
         std::future::pending::<()>().await;
@@ -69,9 +76,13 @@ impl Notes for Noter {
 }
 
 fn serve(config: Config) -> (Server, Noter) {
+    serve_at("shm", config)
+}
+
+fn serve_at(scheme: &str, config: Config) -> (Server, Noter) {
     let noter = Noter::default();
     let builder = Server::builder().service(serve_notes(noter.clone())).config(config);
-    (builder.listen(&address("shm", "limits")).unwrap(), noter)
+    (builder.listen(&address(scheme, "limits")).unwrap(), noter)
 }
 
 fn client(server: &Server) -> NotesClient {
@@ -294,6 +305,36 @@ fn a_call_with_bulk_is_judged_once() {
     let calls: Vec<_> = (0..8).map(|_| store.measure(vec![7; BYTES])).collect();
     calls.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), (BYTES, true)));
     assert_eq!(seen.counts(), [14, 14, 0]);
+}
+
+/// Over tcp, what calls bring lies in the server's own memory. In shared memory it lies in the caller's.
+#[test]
+fn bulk_beyond_the_limit_of_a_connection_is_refused_and_not_run() {
+    const BYTES: usize = 1 << 20;
+    let mut small = config();
+    small.engine.port.loan_bytes_max = 3 * BYTES as u64;
+    let (server, noter) = serve_at("tcp", small);
+    let channel = Client::builder().config(config()).connect(&server.address().to_string()).unwrap();
+    let one = NotesClient::new(channel.clone());
+    let hold = || one.hold(channel.loan(BYTES).unwrap());
+    let held: Vec<_> = (0..3).map(|_| hold()).collect();
+    until("three have begun", || noter.begun.load(Ordering::SeqCst) == 3);
+    // With what is around it, it fits in as much: the arguments and the answer are in our memory together.
+    let large = "7".repeat(BYTES - 100);
+    let refused = |error: CallError| {
+        let status = error.status().cloned().unwrap();
+        assert!(status.message().contains("port.loan_bytes_max"), "{status}");
+        (status.code(), status.fate())
+    };
+    let not_run = (Code::ResourceExhausted, Fate::NotRun);
+    assert_eq!(refused(hold().wait().unwrap_err()), not_run);
+    assert_eq!(refused(one.echo(large.clone()).wait().unwrap_err()), not_run);
+    // Nothing else of the connection suffers, and others have memory of their own.
+    one.echo("beside it".to_owned()).wait().unwrap();
+    client(&server).echo(large.clone()).wait().unwrap();
+    noter.may_end.store(true, Ordering::SeqCst);
+    held.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), BYTES));
+    assert_eq!(one.echo(large.clone()).wait().unwrap(), large);
 }
 
 #[test]

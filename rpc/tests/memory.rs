@@ -9,12 +9,14 @@ use std::{
     pin::pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use common::{address, config, until};
 use gimmal_rpc::{
     Channel, Client, Cx, Fate, Loan, LocalClient, Server, TransportError,
     engine::transport::{AccessError, Exposed},
+    layer::{Hedge, Layered, Log, Retry, RetryPolicy},
     memory::{Access, Accessor, RemoteMemory},
 };
 
@@ -159,6 +161,19 @@ fn memory_is_read_and_changed_by_the_caller(scheme: &str) {
     let foreign = theirs.read(worker.channel(), 0, loan()).wait().unwrap_err();
     assert_eq!(foreign, refused(AccessError::NotExposed), "shown on another connection");
     assert_eq!(memory.read(worker.channel(), 0, loan()).wait().unwrap().len(), 8, "no connection ended");
+}
+
+/// Layers around a client have its connection.
+#[test]
+fn memory_is_read_and_changed_through_layers() {
+    fn layers<C: Accessor>(client: &TableClient<C>) -> TableClient<impl Accessor + use<C>> {
+        let again = Retry::new(client.channel().clone(), RetryPolicy::default());
+        TableClient::new(Layered::new(Hedge::new(again, Duration::from_secs(1)), Log))
+    }
+    let (server, _store) = serve(&address("shm", "layers"));
+    let url = server.address().to_string();
+    read_and_changed(&layers(&worker(&url)), true);
+    read_and_changed(&layers(&local(&url)), true);
 }
 
 #[test]

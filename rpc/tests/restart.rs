@@ -1,11 +1,13 @@
 //! Hot restart: a new process takes the server's place while clients call without a pause. No idempotent call fails.
 //!
-//! Over shared memory, or over the URL in `GIMMAL_RESTART_URL` (`rdma://host:port`).
+//! Over shared memory and TCP, or over the URL in `GIMMAL_RESTART_URL` (`rdma://host:port`). Over TCP no connect is
+//! refused either, since the listening socket is handed over.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     process::{Child, ChildStdin, ChildStdout, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
@@ -93,6 +95,7 @@ fn restart(url: &str) {
     let policy = RetryPolicy { attempts: 10_000, max: Duration::from_millis(20), ..RetryPolicy::default() };
     let client = WhoClient::new(Retry::new(client, policy));
     let (stop, made, pid) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let place = url.strip_prefix("tcp://");
     std::thread::scope(|scope| {
         let (stop, made, pid) = (&stop, &made, &pid);
         for _ in 0..2 {
@@ -102,6 +105,14 @@ fn restart(url: &str) {
                     let answer = client.pid().wait().expect("no idempotent call fails");
                     pid.store(answer.into(), Ordering::Relaxed);
                     made.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        if let Some(place) = place {
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    TcpStream::connect(place).expect("no connect is refused");
+                    std::thread::sleep(Duration::from_millis(1));
                 }
             });
         }
@@ -132,7 +143,10 @@ fn main() {
     if let Ok(url) = std::env::var("GIMMAL_RESTART_SERVE") {
         return serve(&url);
     }
+    if let Ok(url) = std::env::var("GIMMAL_RESTART_URL") {
+        return restart(&url);
+    }
     let folder = tempfile::tempdir().unwrap();
-    let own = format!("shm://{}/restart", folder.path().display());
-    restart(&std::env::var("GIMMAL_RESTART_URL").unwrap_or(own));
+    restart(&format!("shm://{}/restart", folder.path().display()));
+    restart("tcp://127.0.0.1:0");
 }

@@ -201,7 +201,7 @@ fn a_handler_knows_who_calls(scheme: &str) {
                 assert_eq!((who.pid, who.uid, who.gid), us);
                 assert_eq!(name, format!("process {} of uid {}", std::process::id(), who.uid));
             }
-            ("rxe" | "siw", Origin::Address(address)) => assert_eq!(name, address.to_string()),
+            ("tcp" | "rxe" | "siw", Origin::Address(address)) => assert_eq!(name, address.to_string()),
             other => panic!("{other:?}, named {name}"),
         }
     }

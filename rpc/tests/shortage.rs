@@ -27,7 +27,7 @@ use gimmal_rpc::{
     },
     reflect::{Health, ReflectionClient},
 };
-use gimmal_testkit::{ChildGuard, child::this_program};
+use gimmal_testkit::{ChildGuard, child::this_program, skip};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 for_each_scheme! {
@@ -88,7 +88,7 @@ fn descriptors(most: u64) -> Rlimit {
 }
 
 #[test]
-#[ignore = "the other process of the tests below"]
+#[ignore = "the other process of another test"]
 fn child_server() {
     let Some(role) = role() else { return };
     let (url, most) = role.split_once(' ').unwrap();
@@ -169,7 +169,7 @@ impl Drop for MaxMapCount {
 }
 
 #[test]
-#[ignore = "needs the lab: it sets vm.max_map_count"]
+#[ignore = "needs the lab"] // It sets vm.max_map_count.
 fn guest_sixty_clients_beyond_max_map_count_all_get_in_once_there_is_room() {
     if std::env::var_os("GIMMAL_RXE_ADDR").is_none() {
         return println!("SKIP: no guest");
@@ -239,7 +239,7 @@ fn forbid_threads(how: &str) -> Box<dyn FnOnce()> {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_reconnects() {
     let Some(how) = role() else { return };
     let url = address("shm", "threads");
@@ -270,12 +270,12 @@ fn alone_in_a_group(test: &str) {
     let group =
         if group.parent().is_some_and(Path::is_dir) { group } else { Path::new("/sys/fs/cgroup").join(name) };
     if let Err(error) = std::fs::create_dir(&group) {
-        return println!("SKIP: no cgroup can be made: {error}");
+        return skip(&format!("no cgroup can be made: {error}"));
     }
     if group.join("pids.max").exists() {
         alone(test, &format!("pids {}", group.display()));
     } else {
-        println!("SKIP: the cgroup has no pids controller");
+        skip("the cgroup has no pids controller");
     }
     std::fs::remove_dir(&group).unwrap();
 }
@@ -287,7 +287,7 @@ fn a_client_at_pids_max_comes_back() {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_sixty_clients() {
     let Some(role) = role() else { return };
     let group = PathBuf::from(role.strip_prefix("pids ").unwrap());
@@ -340,7 +340,7 @@ impl Resolver for Takes {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_balanced() {
     let Some(_) = role() else { return };
     let url = address("shm", "balanced");
@@ -403,7 +403,7 @@ fn a_panic_of_admit_refuses_that_client_alone(scheme: &str) {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_breaks() {
     let Some(_) = role() else { return };
     let fixture = Fixture::new("shm", "breaks");

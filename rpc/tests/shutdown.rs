@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::{Prober, address, block_on, config, pattern, serve_probe, sleep, until};
-use gimmal_rpc::{Bulk, Channel, Client, Cx, Fate, Server, Sink, WithLoan};
+use gimmal_rpc::{Bulk, Channel, Client, Config, Cx, Fate, Server, Sink, WithLoan};
 
 extern crate gimmal_rpc as gimmal;
 
@@ -197,10 +197,12 @@ fn shutdown_of_an_inline_server_waits_for_one_way_handlers(scheme: &str) {
 }
 
 fn shutdown_waits_for_a_stream_that_outlives_its_handler(scheme: &str) {
-    const BYTES: u32 = 50_000;
+    // More than its client lets come at once, and less than lies ahead of it in the sink.
+    const BYTES: u32 = 600;
     let (server, worker, _) = server(scheme);
     // It reads only while it waits for something.
-    let client = Client::builder().config(config()).connect_local(&server.address().to_string()).unwrap();
+    let narrow = Config { stream_window: 4096, ..config() };
+    let client = Client::builder().config(narrow).connect_local(&server.address().to_string()).unwrap();
     let client = WorkClient::new(client);
     let (mut items, call) = client.pour(20, BYTES);
     client.channel().turn();

@@ -94,7 +94,7 @@ fn plain(name: &str) -> String {
 #[test]
 fn a_typed_call_takes_few_functions_and_crossings_on_its_way_out() {
     if !cfg!(debug_assertions) {
-        return println!("SKIP: an optimised build has joined the functions");
+        return gimmal_testkit::skip("an optimised build has joined the functions");
     }
     let folder = tempfile::tempdir().unwrap();
     let url = format!("shm://{}", folder.path().join("way-out").display());

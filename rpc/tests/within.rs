@@ -5,14 +5,17 @@
 mod common;
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use common::{address, config, until};
 use gimmal_rpc::{
-    Behind, CallError, Client, ConnectError, Cx, Fate, Instant, ReadError, Retry, RetryPolicy, Server, Sink,
-    Stream, StreamError, Topic, TransportError, codec::EncodeError,
+    Behind, CallError, CallOptions, Client, Code, ConnectError, Cx, Fate, Instant, ReadError, Retry,
+    RetryPolicy, Server, Sink, Stream, StreamError, Topic, TransportError, codec::EncodeError,
 };
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
@@ -24,6 +27,8 @@ trait Within {
     fn wait_inline(&self, cx: &Cx) -> (Came, u64);
     /// Awaits it.
     async fn ask(&self, cx: &Cx) -> (Came, u64);
+    /// Calls itself, `depth` times one in another. Returns how many of these handlers are pending at the bottom.
+    async fn descend(&self, cx: &Cx, depth: u64) -> u64;
     /// Connects to this server.
     async fn connect(&self, cx: &Cx) -> (Came, u64);
     /// Sends with the blocking end until that would block.
@@ -60,6 +65,7 @@ struct Used {
     client: Mutex<Option<Client>>,
     server: Mutex<Option<Server>>,
     url: Mutex<String>,
+    pending: AtomicU64,
     topic: Topic<u64>,
 }
 
@@ -73,6 +79,7 @@ impl Default for User {
             client: Mutex::default(),
             server: Mutex::default(),
             url: Mutex::default(),
+            pending: AtomicU64::new(0),
             topic,
         }))
     }
@@ -98,6 +105,15 @@ fn timed(run: impl FnOnce() -> Came) -> (Came, u64) {
     (came, u64::try_from(started.elapsed().as_millis()).unwrap())
 }
 
+/// A handler that ends, or is dropped.
+struct Gone<'a>(&'a AtomicU64);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Within for User {
     async fn echo(&self, _: &Cx, number: u64) -> u64 {
         number
@@ -120,6 +136,16 @@ impl Within for User {
         let started = Instant::now();
         let came = came(&self.own().echo(7).await);
         (came, u64::try_from(started.elapsed().as_millis()).unwrap())
+    }
+
+    async fn descend(&self, cx: &Cx, depth: u64) -> u64 {
+        let pending = self.0.pending.fetch_add(1, Ordering::SeqCst) + 1;
+        let _gone = Gone(&self.0.pending);
+        if depth == 0 {
+            return pending;
+        }
+        let options = CallOptions::default().within(cx);
+        self.own().with_options(options).descend(depth - 1).await.unwrap_or(0)
     }
 
     async fn connect(&self, _: &Cx) -> (Came, u64) {
@@ -216,6 +242,10 @@ fn run(scheme: &str, workers: usize) -> Running {
 
 mod mem {
     #[test]
+    fn r97_a_handler_calls_the_server_that_runs_it() {
+        super::r97_a_handler_calls_the_server_that_runs_it("mem");
+    }
+    #[test]
     fn what_would_wait_for_itself_is_refused() {
         super::what_would_wait_for_itself_is_refused("mem");
     }
@@ -226,6 +256,10 @@ mod mem {
 }
 
 mod shm {
+    #[test]
+    fn r97_a_handler_calls_the_server_that_runs_it() {
+        super::r97_a_handler_calls_the_server_that_runs_it("shm");
+    }
     #[test]
     fn what_would_wait_for_itself_is_refused() {
         super::what_would_wait_for_itself_is_refused("shm");
@@ -259,6 +293,21 @@ fn what_would_wait_for_itself_is_refused(scheme: &str) {
     assert_eq!(running.outer.wait().wait().unwrap().0, Came::Answered);
     // From a thread that serves nothing it is a call like any other.
     assert_eq!(running.user.own().echo(7).wait().unwrap(), 7);
+}
+
+/// One worker serves all of it and has the client, too. Within the client's window every level answers; beyond it the
+/// deepest call waits for a place that never comes, until the deadline, and nothing is left of it.
+fn r97_a_handler_calls_the_server_that_runs_it(scheme: &str) {
+    let running = run(scheme, 1);
+    assert_eq!(running.outer.descend(40).wait().unwrap(), 41, "all were pending at once");
+    let short = CallOptions::default().timeout(Duration::from_millis(400));
+    match running.outer.clone().with_options(short).descend(200).wait() {
+        // A level further down was told first.
+        Ok(pending) => assert_eq!(pending, 0),
+        Err(error) => assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded, "{error}"),
+    }
+    until("every level has ended", || running.user.0.pending.load(Ordering::SeqCst) == 0);
+    assert_eq!(running.outer.descend(40).wait().unwrap(), 41);
 }
 
 fn a_client_or_server_ends_from_within(scheme: &str) {

@@ -78,15 +78,15 @@ fn ending<T: std::fmt::Debug>(result: Result<T, CallError>) -> (CloseReason, Fat
 }
 
 for_each_scheme! {
-    a_server_outlives_its_workers
-    a_client_outlives_its_worker
+    r103_a_server_outlives_its_workers
+    r103_a_client_outlives_its_worker
     a_waker_that_panics_ends_nothing
     the_shared_worker_has_a_successor
 }
 
 /// Only the connections of the worker end, within a second; idempotent calls that are made again never fail; and the other
 /// worker's clients notice nothing.
-fn a_server_outlives_its_workers(scheme: &str) {
+fn r103_a_server_outlives_its_workers(scheme: &str) {
     let server = serve(scheme, 2);
     let (here, there) = (connect(&server), connect(&server));
     until("each worker has one", || server.connections() == [1, 1]);
@@ -124,7 +124,7 @@ fn a_server_outlives_its_workers(scheme: &str) {
         let started = Instant::now();
         let (cause, fate) = ending(FuseClient::new(here.clone()).burn().wait());
         let known = match scheme {
-            "mem" | "shm" => CloseReason::PeerGone { how: "its worker panicked" },
+            "mem" | "shm" | "tcp" => CloseReason::PeerGone { how: "its worker panicked" },
             _ => CloseReason::Peer,
         };
         assert_eq!((cause, fate), (known, Fate::MaybeRan));
@@ -145,7 +145,7 @@ fn a_server_outlives_its_workers(scheme: &str) {
 /// Calls that its worker had not taken did not run; those in flight may have. Both end at once, as futures too, and
 /// the
 /// client comes back by itself.
-fn a_client_outlives_its_worker(scheme: &str) {
+fn r103_a_client_outlives_its_worker(scheme: &str) {
     let server = serve(scheme, 1);
     let client = connect(&server);
     let probe = ProbeClient::new(client.clone());

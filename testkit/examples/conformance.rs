@@ -1,5 +1,5 @@
 //! Runs the conformance suite on one provider:
-//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME] [--any] [--shared both|listener|client]
+//! `conformance --provider sim|shm|tcp|verbs [--address rdma://HOST:0] [--only NAME] [--any] [--shared both|listener|client]
 //! [--passed N]`, which fails unless exactly N cases hold.
 //!
 //! `--shared`: who of the two shares its receives (`Receives::Shared`).
@@ -9,8 +9,8 @@
 use std::{error::Error, io::Write, process::ExitCode};
 
 use gimmal_sim::SimConfig;
-use gimmal_testkit::conformance::{RealTime, Report, VirtualTime, knock_on_socket, run_some};
-use gimmal_transport::{Address, Any, AnyConfig, shm::Shm};
+use gimmal_testkit::conformance::{RealTime, Report, VirtualTime, knock_on_socket, knock_on_tcp, run_some};
+use gimmal_transport::{Address, Any, AnyConfig, shm::Shm, tcp::Tcp};
 #[cfg(feature = "verbs")]
 use gimmal_transport::{
     ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider, Receives,
@@ -87,6 +87,7 @@ fn run(given: &Arguments) -> Result<Report, Box<dyn Error>> {
     match given.provider.as_str() {
         "sim" => Ok(run_some(&mut VirtualTime::new("roce", SimConfig::default()), &given.only, watch)),
         "shm" => on_shm(given),
+        "tcp" => Ok(on_tcp(given)),
         #[cfg(feature = "verbs")]
         "verbs" => on_verbs(given),
         other => Err(format!("{other} is not compiled in: build with the cargo feature of that name").into()),
@@ -112,12 +113,28 @@ fn on_shm(given: &Arguments) -> Result<Report, Box<dyn Error>> {
     };
     let wrong = "rdma://127.0.0.1:1".parse()?;
     if given.any {
-        let any = Any::with(AnyConfig { verbs: false, ..AnyConfig::default() });
+        let any = Any::with(AnyConfig { verbs: false, tcp: false, ..AnyConfig::default() });
         let mut harness = RealTime::new("any/shm", any, address, wrong).with_knocker(knock_on_socket);
         return Ok(run_some(&mut harness, &given.only, watch));
     }
     let mut harness = RealTime::new("shm", Shm, address, wrong).with_knocker(knock_on_socket);
     Ok(run_some(&mut harness, &given.only, watch))
+}
+
+fn on_tcp(given: &Arguments) -> Report {
+    let host = match &given.address {
+        Some(Address::Tcp { host, .. }) => host.clone(),
+        _ => "127.0.0.1".to_owned(),
+    };
+    let address = move |_| Address::Tcp { host: host.clone(), port: 0, tls: false };
+    let wrong = Address::Mem { name: "wrong".to_owned() };
+    if given.any {
+        let any = Any::with(AnyConfig { shm: false, verbs: false, ..AnyConfig::default() });
+        let mut harness = RealTime::new("any/tcp", any, address, wrong).with_knocker(knock_on_tcp);
+        return run_some(&mut harness, &given.only, watch);
+    }
+    let mut harness = RealTime::new("tcp", Tcp, address, wrong).with_knocker(knock_on_tcp);
+    run_some(&mut harness, &given.only, watch)
 }
 
 #[cfg(feature = "verbs")]
@@ -131,7 +148,7 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
         move |_| Address::Rdma { host: host.clone(), port: 0, via: gimmal_transport::Via::default() };
     let wrong = Address::Mem { name: "wrong".to_owned() };
     if given.any {
-        let any = Any::with(AnyConfig { shm: false, ..AnyConfig::default() });
+        let any = Any::with(AnyConfig { shm: false, tcp: false, ..AnyConfig::default() });
         return Ok(watched(RealTime::new(&format!("any/{name}"), any, address, wrong), &given.only));
     }
     let whose = |shared| if shared { Receives::Shared } else { Receives::Own };

@@ -539,6 +539,7 @@ fn hello(ring_bytes: u32, nonce: u128) -> Hello {
         responder_resources: config.responder_resources,
         initiator_depth: config.initiator_depth,
         lane: 0,
+        service: 0,
         nonce,
     }
 }

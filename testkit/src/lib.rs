@@ -11,9 +11,11 @@ pub mod child;
 pub mod conformance;
 mod hostile;
 mod raw;
+mod skip;
 mod until;
 
 pub use attack::{Attacker, Deed, Script};
 pub use child::ChildGuard;
 pub use hostile::Choices;
+pub use skip::skip;
 pub use until::until;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gimmal_testkit::conformance::{RealTime, knock_on_socket, run};
+use gimmal_testkit::conformance::{RealTime, knock_on_socket, knock_on_tcp, run};
 use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit,
     ListenError, ListenOptions, Listener, Look, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
@@ -17,8 +17,8 @@ fn without_verbs() -> Any {
 }
 
 const WRONG: &str = "rdma://127.0.0.1:1";
-/// Cases of the suite that apply to shared memory.
-const PASSED: usize = 117;
+/// Cases of the suite that apply to shared memory, and as many to TCP.
+const PASSED: usize = 118;
 
 #[test]
 fn any_conforms_over_shared_memory() {
@@ -34,6 +34,13 @@ fn any_conforms_over_memory() {
     let address = |number: u32| Address::Mem { name: format!("any-{number}") };
     let harness = RealTime::new("any/mem", without_verbs(), address, WRONG.parse().unwrap());
     run(&mut harness.with_knocker(knock_on_socket)).expect(PASSED);
+}
+
+#[test]
+fn any_conforms_over_tcp() {
+    let address = |_| "tcp://127.0.0.1:0".parse().unwrap();
+    let harness = RealTime::new("any/tcp", without_verbs(), address, WRONG.parse().unwrap());
+    run(&mut harness.with_knocker(knock_on_tcp)).expect(PASSED);
 }
 
 struct Both {
@@ -103,12 +110,12 @@ fn stage(port: &mut impl Port, conn: ConnId, payload: &[u8]) {
     assert!(end.unwrap().is_some());
 }
 
-fn listeners(both: &Both, name: &str) -> (tempfile::TempDir, [AnyListener; 2]) {
+fn listeners(both: &Both, name: &str) -> (tempfile::TempDir, [AnyListener; 3]) {
     let folder = tempfile::tempdir().unwrap();
     let shm = Address::Shm { path: folder.path().join(name) };
     let mem = Address::Mem { name: format!("both-{name}") };
     let listen = |address| both.any.listen(&address, &ListenOptions::default()).unwrap();
-    (folder, [listen(shm), listen(mem)])
+    (folder, [listen(shm), listen(mem), listen("tcp://127.0.0.1:0".parse().unwrap())])
 }
 
 fn readable(port: &AnyPort) -> bool {
@@ -119,11 +126,11 @@ fn readable(port: &AnyPort) -> bool {
 }
 
 #[test]
-fn one_port_serves_files_and_names_and_sleeps_on_one_descriptor() {
+fn one_port_serves_all_kinds_and_sleeps_on_one_descriptor() {
     let mut both = Both::new(&PortConfig::default());
-    let (_folder, [mut shm, mut mem]) = listeners(&both, "two");
-    let pairs = [both.connect(&mut shm), both.connect(&mut mem)];
-    for (round, [active, passive]) in pairs.into_iter().cycle().take(10).enumerate() {
+    let (_folder, [mut shm, mut mem, mut tcp]) = listeners(&both, "two");
+    let pairs = [both.connect(&mut shm), both.connect(&mut mem), both.connect(&mut tcp)];
+    for (round, [active, passive]) in pairs.into_iter().cycle().take(12).enumerate() {
         while !both.ports[1].arm() {
             both.poll();
         }
@@ -153,7 +160,7 @@ fn one_port_serves_files_and_names_and_sleeps_on_one_descriptor() {
 #[test]
 fn shared_memory_alone_is_reached_directly() {
     let mut both = Both::new(&PortConfig::default());
-    let (_folder, [mut shm, mut mem]) = listeners(&both, "direct");
+    let (_folder, [mut shm, mut mem, _]) = listeners(&both, "direct");
     let are_direct = |both: &mut Both| both.ports.each_mut().map(|port| port.direct().is_some());
     assert_eq!(are_direct(&mut both), [false; 2]);
     let [active, passive] = both.connect(&mut shm);
@@ -175,8 +182,8 @@ fn shared_memory_alone_is_reached_directly() {
 #[test]
 fn a_small_batch_is_fair_and_the_limit_is_over_all() {
     let mut both = Both::new(&PortConfig { connections: 2, ..PortConfig::default() });
-    let (_folder, [mut shm, mut mem]) = listeners(&both, "fair");
-    let pairs = [both.connect(&mut shm), both.connect(&mut mem)];
+    let (_folder, [mut shm, mut mem, mut tcp]) = listeners(&both, "fair");
+    let pairs = [both.connect(&mut shm), both.connect(&mut tcp)];
     for [active, _] in pairs {
         for _ in 0..8 {
             both.send(active, b"x");
@@ -209,11 +216,11 @@ fn a_small_batch_is_fair_and_the_limit_is_over_all() {
 
 #[test]
 fn what_is_missing_is_named() {
-    let none = Any::with(AnyConfig { shm: false, verbs: false });
+    let none = Any::with(AnyConfig { shm: false, verbs: false, tcp: false });
     assert!(matches!(none.open_port(&PortConfig::default()), Err(PortError::NotOpened { .. })));
-    for url in ["mem://x", "shm:///tmp/x"] {
+    for (url, provider) in [("mem://x", "shm"), ("shm:///tmp/x", "shm"), ("tcp://127.0.0.1:0", "tcp")] {
         let error = none.listen(&url.parse().unwrap(), &ListenOptions::default()).unwrap_err();
-        assert_eq!(error, ListenError::Port(PortError::NotOpened { provider: "shm" }));
+        assert_eq!(error, ListenError::Port(PortError::NotOpened { provider }));
     }
     let any = without_verbs();
     let port = any.open_port(&PortConfig::default()).unwrap();
@@ -225,5 +232,5 @@ fn what_is_missing_is_named() {
         assert!(error.contains(why), "{error}");
     }
     let only = AnyConfig::for_addresses(&["mem://x".parse().unwrap()]);
-    assert_eq!((only.shm, only.verbs), (true, false));
+    assert_eq!((only.shm, only.verbs, only.tcp), (true, false, false));
 }

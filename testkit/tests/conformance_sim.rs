@@ -24,32 +24,32 @@ fn slow(device: SimDevice) -> SimConfig {
 
 #[test]
 fn roce_at_once() {
-    conforms("roce", SimConfig::default(), 123);
+    conforms("roce", SimConfig::default(), 124);
 }
 
 #[test]
 fn roce_with_delays() {
-    conforms("roce-slow", slow(SimDevice::roce()), 123);
+    conforms("roce-slow", slow(SimDevice::roce()), 124);
 }
 
 #[test]
 fn iwarp_at_once() {
-    conforms("iwarp", SimConfig { device: SimDevice::iwarp(), ..SimConfig::default() }, 119);
+    conforms("iwarp", SimConfig { device: SimDevice::iwarp(), ..SimConfig::default() }, 120);
 }
 
 #[test]
 fn iwarp_with_delays() {
-    conforms("iwarp-slow", slow(SimDevice::iwarp()), 119);
+    conforms("iwarp-slow", slow(SimDevice::iwarp()), 120);
 }
 
 #[test]
 fn shared_memory_at_once() {
-    conforms("shared-memory", SimConfig { device: SimDevice::shared_memory(), ..SimConfig::default() }, 117);
+    conforms("shared-memory", SimConfig { device: SimDevice::shared_memory(), ..SimConfig::default() }, 118);
 }
 
 #[test]
 fn shared_memory_with_delays() {
-    conforms("shared-memory-slow", slow(SimDevice::shared_memory()), 117);
+    conforms("shared-memory-slow", slow(SimDevice::shared_memory()), 118);
 }
 
 #[test]
@@ -57,16 +57,16 @@ fn shared_receives_at_once() {
     conforms(
         "shared-receives",
         SimConfig { device: SimDevice::shared_receives(), ..SimConfig::default() },
-        122,
+        123,
     );
 }
 
 #[test]
 fn shared_receives_with_delays() {
-    conforms("shared-receives-slow", slow(SimDevice::shared_receives()), 122);
+    conforms("shared-receives-slow", slow(SimDevice::shared_receives()), 123);
 }
 
 #[test]
 fn credit_words_beside_arrivals() {
-    conforms("words", slow(SimDevice { credit_words: true, ..SimDevice::roce() }), 123);
+    conforms("words", slow(SimDevice { credit_words: true, ..SimDevice::roce() }), 124);
 }

@@ -5,7 +5,7 @@ use gimmal_testkit::conformance::{RealTime, knock_on_tcp, run_some};
 use gimmal_transport::{Address, tcp::Tcp};
 
 /// Cases of the suite that apply to TCP.
-const PASSED: usize = 117;
+const PASSED: usize = 118;
 
 #[test]
 fn tcp_conforms() {
@@ -19,7 +19,7 @@ fn tcp_over_ipv6_conforms() {
 
 fn conforms(name: &str, host: &str) {
     let (host, wrong) = (host.to_owned(), "rdma://127.0.0.1:1".parse().unwrap());
-    let address = move |_| Address::Tcp { host: host.clone(), port: 0 };
+    let address = move |_| Address::Tcp { host: host.clone(), port: 0, tls: false };
     let mut harness = RealTime::new(name, Tcp, address, wrong).with_knocker(knock_on_tcp);
     let filter = std::env::var("GIMMAL_CASES").unwrap_or_default();
     let report = run_some(&mut harness, &filter, |case| eprintln!("{case}"));

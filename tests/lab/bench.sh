@@ -14,7 +14,7 @@ if command -v ib_send_lat >/dev/null; then
     check "loans beside ib_read_bw, rxe" beside "$rxe" ib_read_bw bw -s 64k -n 10
 else
     skipped=$((skipped + 2))
-    echo "SKIP    bench beside perftest: perftest is not installed"
+    printf 'SKIP    %s: perftest is not installed\n' "bench beside ib_send_lat" "loans beside ib_read_bw"
 fi
 for host in "$rxe" "$siw"; do
     for line in "lat -n 100" "rpc -n 100" "rate -n 500 -O 8" "bw -s 64k -n 10" "scale -n 100 --connections 1,4"; do

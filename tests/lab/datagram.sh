@@ -28,7 +28,7 @@ skip() {
     printf 'SKIP    %s: %s\n' "$1" "$2"
 }
 
-count "datagrams on rxe and siw" timeout 200 "$bin/datagram_checks" "$rxe" "$rxe6" "$siw"
+count "datagrams on rxe and siw" opened datagram_checks timeout 200 "$bin/datagram_checks" "$rxe" "$rxe6" "$siw"
 
 for address in "$rxe" "$rxe6"; do
     args="-c 3 -C 50 -S 1000"
@@ -82,7 +82,10 @@ if spare; then
     within 15 has_address
     check "a device deleted under datagrams" timeout 30 "$bin/datagram_checks" --remove rxe9 10.77.9.1
     check "the same device, added again" sends_again
-    rdma link delete rxe9
+    # Again a connection, and again it comes back.
+    count "a device deleted under a connection" timeout 30 "$bin/cm_checks" removal 10.77.9.1 rxe9
+    check "a group joined again on the device that is back" sends_again
+    count "a device that nobody uses is let go" timeout 30 "$bin/cm_checks" unused 10.77.9.1 rxe9 "$rxe"
     ip link delete u0
 else
     skip "a device deleted under datagrams" "no second rxe device can be made here"

@@ -92,6 +92,14 @@ lists_the_unusable() {
         grep -q '^unused  *devices' "$doctor_report" && grep -q '^fine  *devices' "$doctor_report"
 }
 check "devices, doctor: one unusable device among two" lists_the_unusable
+serves_beside_it() {
+    mv /dev/infiniband/uverbs1 /root/ || return 1
+    timeout 60 "$bin/files" demo --provider verbs --fabric rxe --bytes-max 200000
+    local status=$?
+    mv /root/uverbs1 /dev/infiniband/
+    return $status
+}
+check "serving over rxe while siw's file is missing" serves_beside_it
 
 # One device alone from here on, so that nothing else does its work.
 rdma link delete siw0

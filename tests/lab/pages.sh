@@ -28,11 +28,15 @@ if [ "$(cat /proc/sys/vm/nr_hugepages)" -ge 20 ]; then
             --provider verbs --address "rdma://$siw:0"
     else
         skipped=$((skipped + 2))
-        echo "SKIP    loans where a cgroup has no huge pages: the guest has no hugetlb cgroup"
+        for fabric in rxe siw; do
+            echo "SKIP    loans where a cgroup has no huge pages, $fabric: the guest has no hugetlb cgroup"
+        done
     fi
 else
-    skipped=$((skipped + 2))
-    echo "SKIP    loans on huge pages: the guest found only $(cat /proc/sys/vm/nr_hugepages) in a row"
+    skipped=$((skipped + 4))
+    for case in shm rxe 'in a cgroup, rxe' 'in a cgroup, siw'; do
+        echo "SKIP    loans on huge pages, $case: the guest found too few in a row"
+    done
 fi
 echo 0 >/proc/sys/vm/nr_hugepages
 echo advise >$setting/shmem_enabled

@@ -1,4 +1,5 @@
-//! Where a peer is: `rdma://host:port[?device=rxe0&source=ADDRESS]`, `tcp://host:port`, `shm://name-or-path`, `mem://name`.
+//! Where a peer is: `rdma://host:port[?device=rxe0&source=ADDRESS&service=PORT]`, `tcp://host:port`, `tcp+tls://host:port`,
+//! `shm://name-or-path`, `mem://name`.
 
 use std::{
     fmt,
@@ -27,13 +28,15 @@ pub enum Address {
         /// The rendezvous socket.
         path: PathBuf,
     },
-    /// `tcp://host:port`: any network. `host` is a name, an IPv4 or a bracketed IPv6 address, with a zone if it needs one
+    /// `tcp://host:port`, or `tcp+tls://host:port`: any network. `host` is a name, an IPv4 or a bracketed IPv6 address, with a zone if it needs one
     /// (`[fe80::1%eth0]`); to listen everywhere give `*`.
     Tcp {
         /// Name or address, without brackets.
         host: String,
         /// Port; 0 to listen on a free one.
         port: u16,
+        /// Whether TLS comes between, see [`Tls`](crate::Tls).
+        tls: bool,
     },
     /// `mem://name`: in this process, for tests.
     Mem {
@@ -42,7 +45,7 @@ pub enum Address {
     },
 }
 
-/// Which device or address of this machine a URL asks for: `?device=rxe0`, `?device=mlx5_0:2&source=10.0.0.1`. It goes
+/// What a URL asks for beside host and port: `?device=rxe0`, `?device=mlx5_0:2&source=10.0.0.1`. A device or a source goes
 /// before the options `connect.device`, `connect.source` and `listen.device`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Via {
@@ -50,6 +53,9 @@ pub struct Via {
     pub device: Option<DeviceChoice>,
     /// The address to connect from; a listener has none.
     pub source: Option<IpAddr>,
+    /// The port of the `gimmal://` URL that this is a way of. A client that gives one is refused by a listener that has
+    /// another, or none.
+    pub service: Option<u16>,
 }
 
 impl Via {
@@ -63,6 +69,10 @@ impl Via {
                 "source" => {
                     let source = value.parse().map_err(|_| bad("the source is not an IP address without a zone; to choose among devices use ?device="))?;
                     via.source.replace(source).is_some()
+                }
+                "service" => {
+                    let port = value.parse().map_err(|_| bad("the service is not a port below 65536"))?;
+                    via.service.replace(port).is_some()
                 }
                 _ => return Err(AddressError::Key { url: url.to_owned(), key: key.to_owned() }),
             };
@@ -78,7 +88,8 @@ impl fmt::Display for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = self.device.as_ref().map(|device| format!("device={device}"));
         let source = self.source.map(|source| format!("source={source}"));
-        for (pair, mark) in device.iter().chain(&source).zip(['?', '&']) {
+        let service = self.service.map(|port| format!("service={port}"));
+        for (pair, mark) in device.iter().chain(&source).chain(&service).zip(['?', '&', '&']) {
             write!(f, "{mark}{pair}")?;
         }
         Ok(())
@@ -108,9 +119,9 @@ impl FromStr for Address {
                 let (host, port) = host_and_port(rest).map_err(bad)?;
                 Ok(Self::Rdma { host, port, via })
             }
-            "tcp" => {
+            "tcp" | "tcp+tls" => {
                 let (host, port) = host_and_port(rest).map_err(bad)?;
-                Ok(Self::Tcp { host, port })
+                Ok(Self::Tcp { host, port, tls: scheme == "tcp+tls" })
             }
             "shm" => shm_path(rest).map(|path| Self::Shm { path }).map_err(bad),
             "mem" if rest.is_empty() => Err(bad("no name")),
@@ -125,8 +136,11 @@ impl fmt::Display for Address {
         match self {
             Self::Rdma { host, port, via } if host.contains(':') => write!(f, "rdma://[{host}]:{port}{via}"),
             Self::Rdma { host, port, via } => write!(f, "rdma://{host}:{port}{via}"),
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
+            Self::Tcp { host, port, tls } => {
+                let scheme = if *tls { "tcp+tls" } else { "tcp" };
+                let (begin, end) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                write!(f, "{scheme}://{begin}{host}{end}:{port}")
+            }
             Self::Shm { path } => write!(f, "shm://{}", path.display()),
             Self::Mem { name } => write!(f, "mem://{name}"),
         }
@@ -194,6 +208,7 @@ mod tests {
             "rdma://host:1?device=rxe0",
             "rdma://[fd77::1]:1?source=fd77::2",
             "rdma://*:1?device=mlx5_0:2&source=10.0.0.1",
+            "rdma://*:2?device=rxe0&service=1",
             "shm:///tmp/x.sock",
             "mem://a",
             "tcp://10.0.0.1:7000",
@@ -201,6 +216,8 @@ mod tests {
             "tcp://*:1",
             "tcp://[::1]:7000",
             "tcp://[fe80::1%eth0]:7000",
+            "tcp+tls://host:7000",
+            "tcp+tls://[::1]:7000",
         ] {
             assert_eq!(url.parse::<Address>().unwrap().to_string(), url);
         }
@@ -215,7 +232,8 @@ mod tests {
             ("rdma://:1", "no host"),
             ("rdma://h:65536", "not a number below"),
             ("rdma://h:1?", "'' is none of"),
-            ("rdma://h:1?qos=1", "'qos' is none of device and source"),
+            ("rdma://h:1?qos=1", "'qos' is none of device, source and service"),
+            ("rdma://h:1?service=65536", "not a port"),
             ("rdma://h:1?device=", "not empty"),
             ("rdma://h:1?device=a:0", "from 1 to 255"),
             ("rdma://h:1?source=rxe0", "not an IP address"),
@@ -233,6 +251,7 @@ mod tests {
             ("host:1", "no scheme"),
             ("tcp://h", "no port"),
             ("tcp://:1", "no host"),
+            ("tcp+tls://h", "no port"),
             ("tcp://h:65536", "not a number below"),
             ("udp://h:1", "rdma://"),
         ] {

@@ -2,72 +2,63 @@
 //!
 //! ```text
 //!  Any ─ open_port ─► AnyPort ─┬─ ShmPort    shm://, mem://     index bits 31..30 = 0
-//!                              └─ VerbsPort  rdma://                              = 1
+//!                              ├─ VerbsPort  rdma://                              = 1
+//!                              └─ TcpPort    tcp://                               = 2
 //! ```
-//! So public types need no provider parameter, and one poll thread serves shared memory and RDMA together. A call
-//! on a connection costs a match on two bits; a poll visits only sub-ports that have connections. A provider that
-//! could not be opened on this machine is remembered with its error, which later users of it get.
+//! So public types need no provider parameter, and one poll thread serves them together. A call on a connection costs a
+//! match on two bits; a poll visits only sub-ports that have connections. One whose connections are idle is looked at
+//! now and then, so that it costs the others nothing. A provider that could not be opened on this machine is remembered
+//! with its error, which later users of it get.
 
+#[cfg(not(all(feature = "shm", feature = "tcp", feature = "verbs")))]
+mod absent;
 mod gate;
 mod have;
 mod port;
+#[cfg(all(test, feature = "shm", feature = "tcp", not(loom)))]
+mod tests;
 mod used;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+#[cfg(not(all(feature = "shm", feature = "tcp", feature = "verbs")))]
+pub use absent::Absent;
 pub use gate::AnyGate;
+pub use have::AnyConfig;
 pub use port::{AnyLink, AnyPort};
 
-#[cfg(feature = "shm")]
-use crate::shm::{Shm, ShmConnecting, ShmIncoming, ShmListener};
-#[cfg(feature = "verbs")]
-use crate::verbs::{Verbs, VerbsConnecting, VerbsIncoming, VerbsListener};
 use crate::{
     AcceptError, Address, ConnectError, ConnectOptions, Connecting, Hello, Incoming, ListenError,
-    ListenOptions, Listener, PortConfig, PortError, Provider, Refusal, RejectReason,
-    any::{
-        have::{have, not_opened},
-        port::Providers,
-    },
+    ListenOptions, Listener, PortConfig, PortError, Provider, Refusal,
+    any::have::{Providers, Shm, Tcp, Verbs, have},
+    rejected::Rejected,
 };
 
-/// A match on whichever enum of this module, with one body for all its arms.
+/// A match on whichever enum of this module, with one body for all its arms; `wrap` makes the same variant of another.
 macro_rules! each {
     ($value:expr, $arm:ident => $body:expr) => {
         match $value {
-            #[cfg(feature = "shm")]
             Self::Shm($arm) => $body,
-            #[cfg(feature = "verbs")]
             Self::Verbs($arm) => $body,
+            Self::Tcp($arm) => $body,
         }
     };
-}
-
-/// Which providers a port opens; all that are compiled in, by default.
-#[derive(Clone, Copy, Debug)]
-pub struct AnyConfig {
-    /// Open shared memory.
-    pub shm: bool,
-    /// Open verbs.
-    pub verbs: bool,
-}
-
-impl Default for AnyConfig {
-    fn default() -> Self {
-        Self { shm: true, verbs: true }
-    }
-}
-
-impl AnyConfig {
-    /// Only what `addresses` need.
-    #[must_use]
-    pub fn for_addresses(addresses: &[Address]) -> Self {
-        let some = |is: fn(&Address) -> bool| addresses.iter().any(is);
-        Self {
-            shm: some(|address| matches!(address, Address::Shm { .. } | Address::Mem { .. })),
-            verbs: some(|address| matches!(address, Address::Rdma { .. })),
+    ($value:expr, $arm:ident, $other:ident::$wrap:ident => $body:expr) => {
+        match $value {
+            Self::Shm($arm) => {
+                let $wrap = $other::Shm;
+                $body
+            }
+            Self::Verbs($arm) => {
+                let $wrap = $other::Verbs;
+                $body
+            }
+            Self::Tcp($arm) => {
+                let $wrap = $other::Tcp;
+                $body
+            }
         }
-    }
+    };
 }
 
 /// All compiled-in providers as one; see [`Provider`].
@@ -86,39 +77,13 @@ impl Any {
     /// Those that `config` names.
     #[must_use]
     pub fn with(config: AnyConfig) -> Self {
-        let providers = Providers {
-            #[cfg(feature = "shm")]
-            shm: if config.shm { Ok(Shm) } else { Err(not_opened("shm")) },
-            #[cfg(feature = "verbs")]
-            verbs: if config.verbs { Ok(Verbs::new()) } else { Err(not_opened("verbs")) },
-        };
-        Self { providers }
+        Self { providers: Providers::new(config) }
     }
 }
 
 impl Default for Any {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// The error for an address whose provider is not compiled in.
-#[cfg(not(all(feature = "shm", feature = "verbs")))]
-const fn not_built(address: &Address) -> PortError {
-    let provider = match address {
-        Address::Shm { .. } | Address::Mem { .. } => "shm",
-        Address::Rdma { .. } => "verbs",
-        Address::Tcp { .. } => "tcp",
-    };
-    PortError::NotBuilt { provider, feature: provider }
-}
-
-/// The error for an address whose provider this one does not have.
-fn by_itself() -> PortError {
-    PortError::Unavailable {
-        provider: "tcp",
-        why: "this provider has none; use shm://name, rdma://host:port, gimmal://host:port or mem://name"
-            .to_owned(),
     }
 }
 
@@ -134,19 +99,14 @@ impl Provider for Any {
     }
 
     fn listen(&self, address: &Address, options: &ListenOptions) -> Result<AnyListener, ListenError> {
-        match address {
-            #[cfg(feature = "shm")]
+        let Providers { shm, verbs, tcp } = &self.providers;
+        Ok(match address {
             Address::Shm { .. } | Address::Mem { .. } => {
-                Ok(AnyListener::Shm(have(&self.providers.shm)?.listen(address, options)?))
+                AnyListener::Shm(have(shm)?.listen(address, options)?)
             }
-            #[cfg(feature = "verbs")]
-            Address::Rdma { .. } => {
-                Ok(AnyListener::Verbs(have(&self.providers.verbs)?.listen(address, options)?))
-            }
-            Address::Tcp { .. } => Err(by_itself().into()),
-            #[cfg(not(all(feature = "shm", feature = "verbs")))]
-            other => Err(not_built(other).into()),
-        }
+            Address::Rdma { .. } => AnyListener::Verbs(have(verbs)?.listen(address, options)?),
+            Address::Tcp { .. } => AnyListener::Tcp(have(tcp)?.listen(address, options)?),
+        })
     }
 
     fn connect(
@@ -155,23 +115,18 @@ impl Provider for Any {
         gate: &AnyGate,
         options: &ConnectOptions,
     ) -> Result<AnyConnecting, ConnectError> {
-        let gates = &gate.gates;
-        match address {
-            #[cfg(feature = "shm")]
+        let (Providers { shm, verbs, tcp }, gates) = (&self.providers, &gate.gates);
+        Ok(match address {
             Address::Shm { .. } | Address::Mem { .. } => {
-                let connecting = have(&self.providers.shm)?.connect(address, have(&gates.shm)?, options)?;
-                Ok(AnyConnecting::Shm(connecting))
+                AnyConnecting::Shm(have(shm)?.connect(address, have(&gates.shm)?, options)?)
             }
-            #[cfg(feature = "verbs")]
             Address::Rdma { .. } => {
-                let connecting =
-                    have(&self.providers.verbs)?.connect(address, have(&gates.verbs)?, options)?;
-                Ok(AnyConnecting::Verbs(connecting))
+                AnyConnecting::Verbs(have(verbs)?.connect(address, have(&gates.verbs)?, options)?)
             }
-            Address::Tcp { .. } => Err(by_itself().into()),
-            #[cfg(not(all(feature = "shm", feature = "verbs")))]
-            other => Err(not_built(other).into()),
-        }
+            Address::Tcp { .. } => {
+                AnyConnecting::Tcp(have(tcp)?.connect(address, have(&gates.tcp)?, options)?)
+            }
+        })
     }
 }
 
@@ -180,11 +135,11 @@ impl Provider for Any {
 #[derive(Debug)]
 pub enum AnyListener {
     /// Shared memory.
-    #[cfg(feature = "shm")]
-    Shm(ShmListener),
+    Shm(<Shm as Provider>::Listener),
     /// Verbs.
-    #[cfg(feature = "verbs")]
-    Verbs(VerbsListener),
+    Verbs(<Verbs as Provider>::Listener),
+    /// TCP.
+    Tcp(<Tcp as Provider>::Listener),
 }
 
 impl Listener for AnyListener {
@@ -197,20 +152,11 @@ impl Listener for AnyListener {
     }
 
     fn accept(&mut self, timeout: Duration) -> Result<Option<AnyIncoming>, ListenError> {
-        Ok(match self {
-            #[cfg(feature = "shm")]
-            Self::Shm(listener) => listener.accept(timeout)?.map(AnyIncoming::Shm),
-            #[cfg(feature = "verbs")]
-            Self::Verbs(listener) => listener.accept(timeout)?.map(AnyIncoming::Verbs),
-        })
+        Ok(each!(self, listener, AnyIncoming::wrap => listener.accept(timeout)?.map(wrap)))
     }
 
-    fn rejected(&self) -> u64 {
-        each!(self, listener => listener.rejected())
-    }
-
-    fn last_rejected(&self) -> Option<RejectReason> {
-        each!(self, listener => listener.last_rejected())
+    fn rejections(&self) -> &Arc<Rejected> {
+        each!(self, listener => listener.rejections())
     }
 }
 
@@ -218,12 +164,14 @@ impl Listener for AnyListener {
 #[derive(Debug)]
 pub enum AnyIncoming {
     /// Shared memory.
-    #[cfg(feature = "shm")]
-    Shm(ShmIncoming),
+    Shm(IncomingOf<Shm>),
     /// Verbs.
-    #[cfg(feature = "verbs")]
-    Verbs(VerbsIncoming),
+    Verbs(IncomingOf<Verbs>),
+    /// TCP.
+    Tcp(IncomingOf<Tcp>),
 }
+
+type IncomingOf<P> = <<P as Provider>::Listener as Listener>::Incoming;
 
 impl Incoming for AnyIncoming {
     type Gate = AnyGate;
@@ -240,21 +188,18 @@ impl Incoming for AnyIncoming {
     fn accept(self, gate: &AnyGate) -> Result<AnyLink, AcceptError> {
         let gates = &gate.gates;
         Ok(match self {
-            #[cfg(feature = "shm")]
             Self::Shm(incoming) => AnyLink::Shm(incoming.accept(have(&gates.shm)?)?),
-            #[cfg(feature = "verbs")]
             Self::Verbs(incoming) => AnyLink::Verbs(incoming.accept(have(&gates.verbs)?)?),
+            Self::Tcp(incoming) => AnyLink::Tcp(incoming.accept(have(&gates.tcp)?)?),
         })
     }
 
     fn accept_then(self, gate: &AnyGate, then: impl FnOnce(Result<AnyLink, AcceptError>) + Send + 'static) {
         match self {
-            #[cfg(feature = "verbs")]
             Self::Verbs(incoming) => match have(&gate.gates.verbs) {
                 Ok(gate) => incoming.accept_then(gate, |link| then(link.map(AnyLink::Verbs))),
                 Err(error) => then(Err(error.into())),
             },
-            #[cfg(feature = "shm")]
             other => then(other.accept(gate)),
         }
     }
@@ -265,25 +210,21 @@ impl Incoming for AnyIncoming {
 }
 
 /// An attempt through some provider; see [`Connecting`].
+#[allow(clippy::large_enum_variant, reason = "a process has few of them")]
 #[derive(Debug)]
 pub enum AnyConnecting {
     /// Shared memory.
-    #[cfg(feature = "shm")]
-    Shm(ShmConnecting),
+    Shm(<Shm as Provider>::Connecting),
     /// Verbs.
-    #[cfg(feature = "verbs")]
-    Verbs(VerbsConnecting),
+    Verbs(<Verbs as Provider>::Connecting),
+    /// TCP.
+    Tcp(<Tcp as Provider>::Connecting),
 }
 
 impl Connecting for AnyConnecting {
     type Link = AnyLink;
 
     fn poll(&mut self, timeout: Duration) -> Option<Result<AnyLink, ConnectError>> {
-        match self {
-            #[cfg(feature = "shm")]
-            Self::Shm(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Shm)),
-            #[cfg(feature = "verbs")]
-            Self::Verbs(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Verbs)),
-        }
+        each!(self, connecting, AnyLink::wrap => connecting.poll(timeout).map(|outcome| outcome.map(wrap)))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use crate::{Allow, DeviceChoice, Key, PortError, Trust};
+use crate::{Allow, DeviceChoice, Key, PortError, Tls, Trust};
 
 /// What is wrong with a configuration: the field, its value, and the rule.
 type Flaw = (&'static str, u64, &'static str);
@@ -36,8 +36,8 @@ pub struct PortConfig {
     pub bulk_piece_in_post_bytes: u32,
     /// Largest bulk a peer may make us pull, and the largest loan, bytes.
     pub bulk_bytes_max: u64,
-    /// Loans that one connection may have at once, bytes of all of them: so much of our memory waits for a peer that does
-    /// not read its bulk. shm only.
+    /// Bytes of our memory for bulk that one connection may have at once. Its loans count until the peer has read them,
+    /// and what was pulled into our memory counts until it is dropped. A loan counts with the memory around it.
     pub loan_bytes_max: u64,
     /// The largest ring that a peer may make us keep to send from, bytes; or [`ring_bytes`](Self::ring_bytes), if that is
     /// more. The peer's hello says its size.
@@ -262,6 +262,8 @@ pub struct ConnectOptions {
     pub key: Option<Key>,
     /// Whose servers to share memory with. shm only.
     pub allow: Allow,
+    /// Certificates, and whose are believed. `tcp+tls://` only.
+    pub tls: Tls,
     /// How far the server is trusted with the bytes that it sends.
     pub trust: Trust,
     /// Connect from this address of ours, which chooses the device; `None`: as the route says. verbs only.
@@ -314,6 +316,7 @@ impl Default for ConnectOptions {
             type_of_service: None,
             key: None,
             allow: Allow::default(),
+            tls: Tls::default(),
             trust: Trust::default(),
             source: None,
             receives: Receives::default(),
@@ -329,6 +332,9 @@ pub struct ListenOptions {
     pub backlog: u16,
     /// From the accept to the peer's grant, 1 ms or more.
     pub handshake_timeout: Duration,
+    /// How long to wait for a process that listens at the address to stop. Zero, the default, does not wait. Over TCP
+    /// the process hands its socket over, so no client is refused meanwhile.
+    pub take_over: Duration,
     /// See [`ConnectOptions::ack_timeout`].
     pub ack_timeout: Option<u8>,
     /// See [`ConnectOptions::rnr_timer`].
@@ -338,6 +344,8 @@ pub struct ListenOptions {
     pub keys: Vec<Key>,
     /// Whose clients to share memory with. shm only; beyond this user, the socket's folder must let them in.
     pub allow: Allow,
+    /// Certificates, and whose are believed. `tcp+tls://` only.
+    pub tls: Tls,
     /// How far clients are trusted with the bytes that they send.
     pub trust: Trust,
     /// Whether accepted connections share their receives with others of their port. verbs only.
@@ -352,10 +360,12 @@ impl Default for ListenOptions {
         Self {
             backlog: 128,
             handshake_timeout: connect.handshake_timeout,
+            take_over: Duration::ZERO,
             ack_timeout: connect.ack_timeout,
             rnr_timer: connect.rnr_timer,
             keys: Vec::new(),
             allow: Allow::default(),
+            tls: Tls::default(),
             trust: Trust::default(),
             receives: Receives::default(),
             device: None,

@@ -49,9 +49,9 @@ pub struct PortCounters {
     pub passed_pieces: u64,
     /// Bytes of those.
     pub passed_bytes: u64,
-    /// In shared memory: bytes of loans that the connection has now.
+    /// Bytes of the port's memory for bulk that the connection has now: its loans, and what was pulled into that memory.
     pub loan_bytes: u64,
-    /// In shared memory: loans that were refused because the connection has [`loan_bytes_max`](crate::PortConfig) already.
+    /// Loans and pulls that were refused because the connection has [`loan_bytes_max`](crate::PortConfig) already.
     pub loans_refused: u64,
     /// One-sided operations made: pieces of reads and writes, and atomic operations.
     pub accesses: u64,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 magic "gmml" │ 4 version │ 5 length │ 6 features u16 │ 8 ring_bytes u32 │ 12 slot_bytes u32
-//! 16 arrivals u16 │ 18 responder_resources │ 19 initiator_depth │ 20 lane │ 21 zero u8 │ 22 zero u16
+//! 16 arrivals u16 │ 18 responder_resources │ 19 initiator_depth │ 20 lane │ 21 zero u8 │ 22 service u16
 //! 24 nonce u128                                                              (little endian)
 //! ```
 //!
@@ -89,6 +89,8 @@ pub struct Hello {
     pub initiator_depth: u8,
     /// 0: the first queue pair of a connection.
     pub lane: u8,
+    /// The port of the `gimmal://` URL whose server must answer, see [`Via::service`](crate::Via::service); 0: whichever listens.
+    pub service: u16,
     /// Names the connection; the same on all its lanes. The active side's fresh randomness.
     pub nonce: u128,
 }
@@ -121,6 +123,7 @@ impl Hello {
         out[18] = self.responder_resources;
         out[19] = self.initiator_depth;
         out[20] = self.lane;
+        out[22..24].copy_from_slice(&self.service.to_le_bytes());
         out[24..40].copy_from_slice(&self.nonce.to_le_bytes());
         out
     }
@@ -151,6 +154,7 @@ impl Hello {
             responder_resources: bytes[18],
             initiator_depth: bytes[19],
             lane: bytes[20],
+            service: u16_at(22),
             nonce: join_u64(u64_at(24), u64_at(32)),
         };
         hello.check()?;
@@ -214,6 +218,10 @@ pub fn encode_reject(reason: RejectReason) -> [u8; REJECT_BYTES] {
         RejectReason::KeyUnknown => (10, 0),
         RejectReason::NotAllowed { uid } => (11, uid),
         RejectReason::RingTooLarge { limit } => (12, limit),
+        RejectReason::TlsNeeded => (13, 0),
+        RejectReason::Tls => (14, 0),
+        RejectReason::IdentityNotAllowed => (15, 0),
+        RejectReason::OtherService { port } => (16, port.into()),
         RejectReason::Other { code } => (code, 0),
     };
     let mut out = [0; REJECT_BYTES];
@@ -248,6 +256,10 @@ pub fn decode_reject(bytes: &[u8]) -> Option<RejectReason> {
         10 => RejectReason::KeyUnknown,
         11 => RejectReason::NotAllowed { uid: value },
         12 => RejectReason::RingTooLarge { limit: value },
+        13 => RejectReason::TlsNeeded,
+        14 => RejectReason::Tls,
+        15 => RejectReason::IdentityNotAllowed,
+        16 => RejectReason::OtherService { port: u16::from_le_bytes([bytes[8], bytes[9]]) },
         code => RejectReason::Other { code },
     })
 }
@@ -264,6 +276,7 @@ mod tests {
         responder_resources: 16,
         initiator_depth: 15,
         lane: 0,
+        service: 0,
         nonce: 0x0102_0304_0506_0708,
     };
 
@@ -297,6 +310,14 @@ mod tests {
             decode_reject(&theirs),
             Some(RejectReason::Version { ours: VERSION, theirs: VERSION - 1 })
         );
+    }
+
+    #[test]
+    fn the_table_of_releases_has_this_protocol() {
+        let page = include_str!("../../docs/changing.md");
+        let (_, table) = page.split_once("| release | protocol |").unwrap();
+        let row = table.lines().filter(|line| line.starts_with('|')).nth(1).unwrap();
+        assert_eq!(row.split('|').nth(2).map(str::trim), Some(&VERSION.to_string()[..]), "{row}");
     }
 
     /// `ai_connect` data of every length that fits comes before the hello.
@@ -356,6 +377,10 @@ mod tests {
             RejectReason::KeyUnknown,
             RejectReason::NotAllowed { uid: 70_000 },
             RejectReason::RingTooLarge { limit: 4 << 20 },
+            RejectReason::TlsNeeded,
+            RejectReason::Tls,
+            RejectReason::IdentityNotAllowed,
+            RejectReason::OtherService { port: 7471 },
             RejectReason::Other { code: 99 },
         ] {
             assert_eq!(decode_reject(&encode_reject(reason)), Some(reason));

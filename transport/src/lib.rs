@@ -26,7 +26,7 @@ compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM ar
 
 pub mod address;
 pub mod allow;
-#[cfg(any(feature = "shm", feature = "verbs"))]
+#[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
 pub mod any;
 pub mod batch;
 pub mod config;
@@ -48,6 +48,8 @@ pub mod mem;
 pub mod negotiated;
 pub mod pack;
 pub mod parts;
+#[cfg(any(feature = "shm", feature = "tcp"))]
+mod peer;
 mod proof;
 pub mod provider;
 #[cfg(any(feature = "shm", feature = "verbs"))]
@@ -64,13 +66,14 @@ pub mod tcp;
 #[doc(hidden)]
 pub mod testing;
 pub mod time;
+pub mod tls;
 pub mod trust;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
 pub use address::{Address, Via};
 pub use allow::Allow;
-#[cfg(any(feature = "shm", feature = "verbs"))]
+#[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
 pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event, Limit, Look, Pulled};
 pub use config::{ConnectOptions, ListenOptions, PortConfig, Receives, SharedReceives};
@@ -96,4 +99,5 @@ pub use provider::{
 pub use refusal::Refusal;
 pub use sync::{doorbell::Waker, thread};
 pub use time::{Instant, Time};
+pub use tls::{Certificate, Secured, Tls, error::TlsError};
 pub use trust::Trust;

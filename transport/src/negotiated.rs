@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{DevicePort, Hello, PortConfig, RejectReason, hello::Feature};
+use crate::{DevicePort, Hello, PortConfig, RejectReason, Secured, hello::Feature};
 
 /// What a device or a medium can do. Data, asked once; nobody asks which provider it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +134,8 @@ pub struct Credentials {
 pub struct Negotiated {
     /// `verbs`, `shm`, `tcp` or `sim`.
     pub provider: &'static str,
+    /// Why a `gimmal://` URL came to this provider and to none before it; `None` at the server, and of other URLs.
+    pub chosen: Option<String>,
     /// Device and port, socket path, name; over TCP the address of this end, the congestion control and the largest segment.
     pub device: String,
     /// The device port of this end; `None` where there is no RDMA device.
@@ -142,6 +144,8 @@ pub struct Negotiated {
     pub peer: String,
     /// The process at the other end as the kernel names it; `None` where it does not.
     pub credentials: Option<Credentials>,
+    /// What TLS came to; `None` without it.
+    pub secured: Option<Secured>,
     /// How frames travel.
     pub path: DataPath,
     /// READs the peer may have outstanding at us.
@@ -199,6 +203,12 @@ pub struct Negotiated {
     pub ack_timeout: Option<u8>,
 }
 
+/// Whether we keep a ring of the peer's size, as a rule.
+fn check_ring(config: &PortConfig, theirs: &Hello) -> Result<(), RejectReason> {
+    let limit = config.peer_ring_bytes_max.max(config.ring_bytes);
+    if theirs.ring_bytes > limit { Err(RejectReason::RingTooLarge { limit }) } else { Ok(()) }
+}
+
 impl Negotiated {
     /// What `ours` and `theirs` come to on a medium that can do `caps`, with `config` as what we asked for.
     ///
@@ -213,11 +223,7 @@ impl Negotiated {
         theirs: &Hello,
     ) -> Result<Self, RejectReason> {
         theirs.check()?;
-        // We keep a ring of that size, as a rule.
-        let limit = config.peer_ring_bytes_max.max(config.ring_bytes);
-        if theirs.ring_bytes > limit {
-            return Err(RejectReason::RingTooLarge { limit });
-        }
+        check_ring(config, theirs)?;
         let both = |feature| ours.features.has(feature) && theirs.features.has(feature);
         let path = if both(Feature::RING) { DataPath::Ring } else { DataPath::SendRecv };
         let [tx_shared, rx_shared] = [theirs, ours].map(|hello| hello.features.has(Feature::SHARED));
@@ -231,10 +237,12 @@ impl Negotiated {
         let frame_bytes_max = path.frame_bytes_max(tx_ring_bytes, theirs.slot_bytes);
         Ok(Self {
             provider,
+            chosen: None,
             device: String::new(),
             port: None,
             peer: String::new(),
             credentials: None,
+            secured: None,
             path,
             responder_resources: reads(
                 config.responder_resources,
@@ -307,6 +315,9 @@ impl fmt::Display for Negotiated {
         let arrivals =
             |count: u32| if self.arrivals_count { count.to_string() } else { "not applicable".to_owned() };
         writeln!(f, "provider             {} on {}", self.provider, self.device)?;
+        if let Some(chosen) = &self.chosen {
+            writeln!(f, "chosen               {chosen}")?;
+        }
         match self.port.as_ref().map(|port| (port.fabric, port.gid)) {
             Some((fabric, Some(gid))) => {
                 writeln!(f, "fabric               {fabric}, from GID {} {}", gid.index, gid.value)?;
@@ -315,6 +326,17 @@ impl fmt::Display for Negotiated {
             None => {}
         }
         writeln!(f, "peer                 {}", self.peer)?;
+        match &self.secured {
+            Some(Secured { suite, resumed, peer }) => {
+                let how = if *resumed { "resumed" } else { "new" };
+                writeln!(f, "encryption           TLS 1.3, {suite}, a {how} session")?;
+                match peer {
+                    Some(certificate) => writeln!(f, "certificate          {certificate}")?,
+                    None => writeln!(f, "certificate          none was asked for")?,
+                }
+            }
+            None => writeln!(f, "encryption           none")?,
+        }
         writeln!(f, "data path            {}", self.path)?;
         writeln!(f, "responder_resources  {}", self.responder_resources)?;
         writeln!(f, "initiator_depth      {}", self.initiator_depth)?;
@@ -377,6 +399,7 @@ mod tests {
             responder_resources: 16,
             initiator_depth: 16,
             lane: 0,
+            service: 0,
             nonce: 1,
         };
         Negotiated::settle("test", &CAPABILITIES, config, &hello(config.ring_bytes), &hello(ring_bytes))

@@ -174,6 +174,7 @@ mod tests {
             responder_resources: 16,
             initiator_depth: 16,
             lane: 0,
+            service: 0,
             nonce,
         }
     }

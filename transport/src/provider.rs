@@ -22,7 +22,7 @@
 //! A port emits [`Event::Closed`](crate::Event::Closed) exactly once for every adopted connection, as the last
 //! event of it, with the first cause.
 
-use std::{fmt::Debug, os::fd::BorrowedFd, time::Duration};
+use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{
     AcceptError, AccessError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit,
@@ -31,6 +31,7 @@ use crate::{
     mem::{
         Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes, UserMemory,
     },
+    rejected::Rejected,
     sync::doorbell::Waker,
 };
 
@@ -134,11 +135,9 @@ pub trait Listener: Debug + Send + 'static {
     /// The listener itself is broken; drop it.
     fn accept(&mut self, timeout: Duration) -> Result<Option<Self::Incoming>, ListenError>;
 
-    /// Requests rejected without being handed out: foreign clients, other versions, bad hellos.
-    fn rejected(&self) -> u64;
-
-    /// Why the last of those was rejected.
-    fn last_rejected(&self) -> Option<RejectReason>;
+    /// Counts the requests that were rejected without being handed out, by cause: foreign clients, other versions, bad
+    /// hellos, no place. An acceptor adds those that it refuses.
+    fn rejections(&self) -> &Arc<Rejected>;
 }
 
 /// A request to connect. Dropping it rejects with [`RejectReason::Overloaded`].

@@ -8,7 +8,7 @@ use std::sync::{
 use crate::{Instant, RejectReason, hello::reject_code, log_pace::LogPace};
 
 /// Causes that are told apart; codes of later versions count as one.
-const CAUSES: usize = 16;
+const CAUSES: usize = 24;
 
 /// What a listener turned away by itself: how many, for which causes, and why the last. One side notes, another reads.
 #[derive(Debug, Default)]

@@ -36,7 +36,7 @@ impl Checks {
         let found = is_installed(program);
         if !found {
             self.skipped += count;
-            println!("SKIP    {program} is not installed");
+            (0..count).for_each(|_| println!("SKIP    {program} is not installed"));
         }
         found
     }

@@ -20,7 +20,7 @@ use crate::{
 const WINDOW: usize = 32;
 
 /// All contenders, in the order of a round. iceoryx2's clients have one request in flight each.
-const ROWS: [(Way, usize, &str); 25] = [
+const ROWS: [(Way, usize, &str); 31] = [
     (Way::Engine, 1, "gimmal, engine's echo, shm"),
     (Way::Inline, 1, "gimmal, inline, postcard, shm"),
     (Way::Flat, 1, "gimmal, inline, zerocopy, shm"),
@@ -35,6 +35,9 @@ const ROWS: [(Way, usize, &str); 25] = [
     (Way::Tarpc, 1, "tarpc, unix socket"),
     (Way::TarpcThreads, 1, "tarpc, multi-thread runtimes"),
     (Way::Tonic, 1, "tonic, unix socket"),
+    (Way::TonicChannel, 1, "tonic over gimmal, channel, shm"),
+    (Way::TonicDriven, 1, "tonic over gimmal, driven, shm"),
+    (Way::TonicAlone, 1, "tonic in one process, no transport"),
     (Way::Iceoryx2, 1, "iceoryx2, request-response, polled"),
     (Way::Ucx, 1, UCX),
     (Way::Polled, WINDOW, "gimmal, polled without a runtime"),
@@ -45,6 +48,9 @@ const ROWS: [(Way, usize, &str); 25] = [
     (Way::Tarpc, WINDOW, "tarpc, unix socket"),
     (Way::TarpcThreads, WINDOW, "tarpc, multi-thread runtimes"),
     (Way::Tonic, WINDOW, "tonic, unix socket"),
+    (Way::TonicChannel, WINDOW, "tonic over gimmal, channel, shm"),
+    (Way::TonicDriven, WINDOW, "tonic over gimmal, driven, shm"),
+    (Way::TonicAlone, WINDOW, "tonic in one process, no transport"),
     (Way::Ucx, WINDOW, UCX),
 ];
 
@@ -67,7 +73,7 @@ enum Bound {
     Rate(f64),
 }
 
-const TARGETS: [Target; 13] = [
+const TARGETS: [Target; 16] = [
     Target { ours: Way::Flat, theirs: Way::Engine, bound: Bound::RoundTrip(1.25) },
     Target { ours: Way::Inline, theirs: Way::Engine, bound: Bound::RoundTrip(1.25) },
     Target { ours: Way::Driven, theirs: Way::Tonic, bound: Bound::RoundTrip(1.0 / 20.0) },
@@ -81,6 +87,9 @@ const TARGETS: [Target; 13] = [
     Target { ours: Way::Threads, theirs: Way::TarpcThreads, bound: Bound::RoundTrip(0.4) },
     Target { ours: Way::Threads, theirs: Way::TarpcThreads, bound: Bound::Rate(5.0) },
     Target { ours: Way::Blocking, theirs: Way::Exchange, bound: Bound::RoundTrip(1.5) },
+    Target { ours: Way::TonicChannel, theirs: Way::Tonic, bound: Bound::RoundTrip(0.2) },
+    Target { ours: Way::TonicChannel, theirs: Way::Tonic, bound: Bound::Rate(4.0) },
+    Target { ours: Way::TonicDriven, theirs: Way::Tonic, bound: Bound::Rate(8.0) },
 ];
 
 /// One line: nanoseconds of each slice, or calls per second where there is a window.

@@ -1,4 +1,4 @@
-//! tonic over a unix socket, with a codec that leaves bytes as they are: no protobuf is measured.
+//! tonic over a unix socket, over gimmal, and over nothing, with a codec that leaves bytes as they are: no protobuf is measured.
 
 use std::{
     convert::Infallible,
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use bytes::{Buf as _, BufMut as _, Bytes};
 use http::{Uri, uri::PathAndQuery};
 use hyper_util::rt::TokioIo;
@@ -19,13 +19,17 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{
     Request, Response, Status,
     body::Body,
+    client::GrpcService,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     server::{NamedService, UnaryService},
     transport::{Endpoint, Server},
 };
 use tower::Service;
 
-use crate::measure::{BYTES, Times, runtime, windowed};
+use crate::{
+    measure::{BYTES, Times, runtime, windowed},
+    ours::{until, url},
+};
 
 /// Bytes as they are.
 #[derive(Debug, Clone, Copy, Default)]
@@ -124,16 +128,57 @@ pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
                 async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(place).await?)) }
             }))
             .await?;
-        let client = tonic::client::Grpc::new(channel);
-        let body = Bytes::from(vec![7; BYTES]);
-        windowed(calls, window, async || {
-            let mut client = client.clone();
-            client.ready().await?;
-            let path = PathAndQuery::from_static("/peers.Echo/echo");
-            let back = client.unary(Request::new(body.clone()), path, Raw).await?;
-            ensure!(back.into_inner() == body, "another body");
-            Ok(())
-        })
-        .await
+        echoes(channel, calls, window).await
     })
+}
+
+/// Echoes by the stub of a channel.
+async fn echoes<C>(channel: C, calls: usize, window: usize) -> Result<Times>
+where
+    C: GrpcService<Body, ResponseBody: http_body::Body<Data = Bytes> + Send + 'static> + Clone,
+    <C::ResponseBody as http_body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+{
+    let client = tonic::client::Grpc::new(channel);
+    let body = Bytes::from(vec![7; BYTES]);
+    windowed(calls, window, async || {
+        let mut client = client.clone();
+        client.ready().await.map_err(|error| anyhow!(error.into()))?;
+        let path = PathAndQuery::from_static("/peers.Echo/echo");
+        let back = client.unary(Request::new(body.clone()), path, Raw).await?;
+        ensure!(back.into_inner() == body, "another body");
+        Ok(())
+    })
+    .await
+}
+
+/// Serves over gimmal until `stop`.
+pub(crate) fn serve_over_gimmal(place: &Path, stop: &AtomicBool) -> Result<()> {
+    runtime()?.block_on(async {
+        let server = gimmal_tonic::Server::builder().add_service(Echo);
+        Ok(server.serve_with_shutdown(&url(place), until(stop)).await?)
+    })
+}
+
+/// Calls by a channel that may be handed around.
+pub(crate) fn call_by_channel(place: &Path, calls: usize, window: usize) -> Result<Times> {
+    runtime()?.block_on(async {
+        let channel = gimmal_tonic::connect(&url(place)).await?;
+        echoes(channel, calls, window).await
+    })
+}
+
+/// Calls by a channel that the calling thread drives.
+pub(crate) fn call_driven(place: &Path, calls: usize, window: usize) -> Result<Times> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    runtime.block_on(async {
+        let client = gimmal::tokio::LocalClient::connect(&url(place)).await?;
+        let channel = gimmal_tonic::Channel::new(gimmal_http::Client::new(client.clone()));
+        client.run_until(echoes(channel, calls, window)).await
+    })
+}
+
+/// Calls of the service itself.
+pub(crate) fn call_alone(calls: usize, window: usize) -> Result<Times> {
+    runtime()?.block_on(echoes(Echo, calls, window))
 }

@@ -53,6 +53,11 @@ pub(crate) async fn windowed(
             }
             Ok(())
         };
+        if window == 1 {
+            // A set of futures wakes itself after a look at each of them: one more pass of the runtime for each call.
+            caller().await?;
+            return Ok(recorder.into_inner());
+        }
         let mut callers: FuturesUnordered<_> = (0..window).map(|_| caller()).collect();
         while let Some(ended) = callers.next().await {
             ended?;

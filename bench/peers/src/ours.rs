@@ -106,7 +106,7 @@ fn config(idle: Idle) -> Config {
     config
 }
 
-fn url(place: &Path) -> String {
+pub(crate) fn url(place: &Path) -> String {
     format!("shm://{}", place.display())
 }
 
@@ -127,6 +127,7 @@ pub(crate) fn serve_messages(place: &Path) -> Result<()> {
         piece_bytes: None,
         is_child: false,
         is_tied: false,
+        is_asleep: false,
         beside: vec![],
         stall: Duration::ZERO,
         corrupt: None,
@@ -250,7 +251,7 @@ pub(crate) fn serve_in_runtime(place: &Path, stop: &AtomicBool) -> Result<()> {
     })
 }
 
-async fn until(stop: &AtomicBool) {
+pub(crate) async fn until(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         tokio::time::sleep(NAP).await;
     }

@@ -53,6 +53,12 @@ pub(crate) enum Way {
     /// tarpc on multi-thread runtimes.
     TarpcThreads,
     Tonic,
+    /// tonic's stubs over gimmal's worker.
+    TonicChannel,
+    /// tonic's stubs over a driven client of gimmal.
+    TonicDriven,
+    /// tonic's client and server in one process, without a transport: what its code takes.
+    TonicAlone,
     Iceoryx2,
     /// Active messages of UCX, by a program in C.
     Ucx,
@@ -131,6 +137,9 @@ pub(crate) fn slice(way: Way, pins: Pins, calls: usize, window: usize) -> Result
             Way::Tarpc => rpc::call(&runtime()?, &place, calls, window),
             Way::TarpcThreads => rpc::call(&many_threads()?, &place, calls, window),
             Way::Tonic => grpc::call(&place, calls, window),
+            Way::TonicChannel => grpc::call_by_channel(&place, calls, window),
+            Way::TonicDriven => grpc::call_driven(&place, calls, window),
+            Way::TonicAlone => grpc::call_alone(calls, window),
             Way::Iceoryx2 => iox::call(&place, calls),
             Way::Ucx => bail!("its processes are programs of their own"),
         }
@@ -162,6 +171,7 @@ pub(crate) fn serve(way: Way, place: &Path, core: usize) -> Result<()> {
         Way::Tarpc => rpc::serve(&runtime()?, place, &stop),
         Way::TarpcThreads => rpc::serve(&many_threads()?, place, &stop),
         Way::Tonic => grpc::serve(place, &stop),
+        Way::TonicChannel | Way::TonicDriven | Way::TonicAlone => grpc::serve_over_gimmal(place, &stop),
         Way::Iceoryx2 => iox::serve(place, &stop),
         Way::Ucx => bail!("its processes are programs of their own"),
     }

@@ -5,11 +5,12 @@ use std::path::Path;
 use super::{
     Against, Contender, Goal, Setting,
     exchange::Exchange,
+    iperf3::{self, Iperf3},
     libfabric::{self, PingPong},
     own::Bare,
     perftest::{self, Operation, Perftest},
     program::is_installed,
-    sockets::{Meeting, Sockets},
+    sockets::{Kind, Meeting, Sockets},
     ucx::{self, Transport, Ucx},
     ucx_echo::{self, UcxEcho},
 };
@@ -50,7 +51,9 @@ impl Choice<'_> {
         let mut meetings = Vec::new();
         for against in self.against {
             match against {
-                Against::Tcp => meetings.push(Meeting::tcp()?),
+                Against::Tcp => meetings.push(Meeting::tcp(Kind::Plain)?),
+                Against::TcpEpoll => meetings.push(Meeting::tcp(Kind::Epoll)?),
+                Against::TcpBlocking => meetings.push(Meeting::tcp(Kind::Blocking)?),
                 Against::Uds => meetings.push(Meeting::uds(folder)?),
                 _ => {}
             }
@@ -86,7 +89,8 @@ impl Choice<'_> {
                 Against::Ucx => self.ucx(&mut chosen),
                 Against::Libfabric => self.libfabric(&mut chosen),
                 Against::Perftest => self.perftest(&mut chosen),
-                Against::Tcp | Against::Uds => {}
+                Against::Iperf3 => self.iperf3(&mut chosen),
+                Against::Tcp | Against::TcpEpoll | Against::TcpBlocking | Against::Uds => {}
             }
         }
         Ok(chosen)
@@ -141,6 +145,16 @@ impl Choice<'_> {
             chosen.contenders.push(Box::new(PingPong::new(self.setting(), provider)));
         } else {
             chosen.absent(libfabric::PROGRAM, &missing(libfabric::PACKAGE));
+        }
+    }
+
+    fn iperf3(&self, chosen: &mut Chosen) {
+        if self.goal != Goal::Bandwidth || self.provider == ProviderName::Verbs {
+            chosen.absent(iperf3::PROGRAM, "measures bandwidth over TCP only: see bw");
+        } else if is_installed(iperf3::PROGRAM) {
+            chosen.contenders.push(Box::new(Iperf3 { setting: self.setting() }));
+        } else {
+            chosen.absent(iperf3::PROGRAM, &missing(iperf3::PACKAGE));
         }
     }
 

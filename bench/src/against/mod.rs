@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  own code in both processes     bare ring, inline, thread exchange, TCP, unix socket, 64 B echo, block
-//!  programs of others             ucx_perftest, fi_pingpong, perftest; started, parsed, ended for every slice
+//!  programs of others             ucx_perftest, fi_pingpong, iperf3, perftest; started, parsed, ended for every slice
 //!  UCX by a program of ours       built when it is asked for: echoes with a window, which ucx_perftest has none of
 //! ```
 //! Whatever a program prints, a `Contender` gives round trips in nanoseconds, or a rate whose unit is in its label.
 
 pub(crate) mod choose;
 pub(crate) mod exchange;
+pub(crate) mod iperf3;
 pub(crate) mod libfabric;
 pub(crate) mod own;
 pub(crate) mod perftest;
@@ -30,8 +31,14 @@ pub enum Against {
     Libfabric,
     /// The kernel's TCP over loopback, by our own code.
     Tcp,
+    /// The kernel's TCP over loopback, waited for by an epoll set.
+    TcpEpoll,
+    /// The kernel's TCP over loopback, waited for by a call that blocks.
+    TcpBlocking,
     /// A unix stream socket, by our own code.
     Uds,
+    /// One stream of `iperf3`: bandwidth over TCP.
+    Iperf3,
     /// `ib_send_lat`, `ib_write_lat`, `ib_send_bw`, `ib_read_bw`.
     Perftest,
 }

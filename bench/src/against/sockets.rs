@@ -1,18 +1,19 @@
 //! The kernel's sockets, by our own code in both processes: TCP over loopback, and unix stream sockets.
 //!
-//! They are waited for as the mode says: inline looks again and again, handed off sleeps in `poll`.
+//! They are waited for as the mode says: inline looks again and again, handed off sleeps in `poll`. Two more TCP sockets
+//! are waited for in one way whatever the mode: by an epoll set, and by a call that blocks.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::net::{UnixListener, UnixStream},
     path::PathBuf,
     time::Duration,
 };
 
 use gimmal_engine::transport::Instant;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 use super::{Contender, Goal, Quantity};
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     error::BenchError,
     floors::{Floors, Phase},
     recorder::Recorder,
-    target::body,
+    target::{body, total, total_of},
 };
 
 /// Looks without bytes between two questions whether to go on.
@@ -30,11 +31,22 @@ const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// For the server to come.
 const COME: Duration = Duration::from_secs(10);
 
+/// How a socket is waited for.
+#[derive(Debug)]
+pub(crate) enum Waiting {
+    /// As the mode says.
+    AsPlanned,
+    /// By this set, which it alone is in.
+    Epoll(OwnedFd),
+    /// A call that receives blocks, for a nap at most.
+    Blocking,
+}
+
 /// One connected socket.
 #[derive(Debug)]
 pub(crate) enum Stream {
     /// TCP, over loopback.
-    Tcp(TcpStream),
+    Tcp(TcpStream, Waiting),
     /// A unix socket.
     Uds(UnixStream),
 }
@@ -46,17 +58,38 @@ impl Stream {
             Some(("uds", path)) => {
                 Self::Uds(UnixStream::connect(path).map_err(BenchError::system("connecting a unix socket"))?)
             }
-            Some(("tcp", address)) => Self::Tcp(
-                TcpStream::connect(address).map_err(BenchError::system("connecting over loopback"))?,
-            ),
+            Some((kind, address)) if Kind::of(kind).is_some() => {
+                let stream =
+                    TcpStream::connect(address).map_err(BenchError::system("connecting over loopback"))?;
+                Self::tcp(stream, Kind::of(kind).unwrap_or(Kind::Plain))?
+            }
             _ => return Err(BenchError::Arguments(format!("--beside {place}: neither tcp: nor uds:"))),
         };
         stream.ready()
     }
 
+    fn tcp(stream: TcpStream, kind: Kind) -> Result<Self, BenchError> {
+        let waiting = match kind {
+            Kind::Plain => Waiting::AsPlanned,
+            Kind::Blocking => Waiting::Blocking,
+            Kind::Epoll => {
+                let failed = BenchError::system::<rustix::io::Errno>("making an epoll set");
+                let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&failed)?;
+                let data = epoll::EventData::new_u64(0);
+                epoll::add(&set, &stream, data, epoll::EventFlags::IN).map_err(&failed)?;
+                Waiting::Epoll(set)
+            }
+        };
+        Ok(Self::Tcp(stream, waiting))
+    }
+
     fn ready(self) -> Result<Self, BenchError> {
         let done = match &self {
-            Self::Tcp(stream) => stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)),
+            Self::Tcp(stream, Waiting::Blocking) => stream
+                .set_nodelay(true)
+                .and_then(|()| stream.set_nonblocking(false))
+                .and_then(|()| stream.set_read_timeout(Some(Duration::from_millis(20)))),
+            Self::Tcp(stream, _) => stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)),
             Self::Uds(stream) => stream.set_nonblocking(true),
         };
         done.map_err(BenchError::system("setting up a socket"))?;
@@ -66,14 +99,16 @@ impl Stream {
     /// When it is measured.
     pub(crate) fn phase(&self) -> Phase {
         match self {
-            Self::Tcp(_) => Phase::Tcp,
+            Self::Tcp(_, Waiting::AsPlanned) => Phase::Tcp,
+            Self::Tcp(_, Waiting::Epoll(_)) => Phase::TcpEpoll,
+            Self::Tcp(_, Waiting::Blocking) => Phase::TcpBlocking,
             Self::Uds(_) => Phase::Uds,
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(stream) => stream.as_fd(),
+            Self::Tcp(stream, _) => stream.as_fd(),
             Self::Uds(stream) => stream.as_fd(),
         }
     }
@@ -81,7 +116,7 @@ impl Stream {
     /// How many bytes went; 0 when there was no room.
     fn send(&mut self, bytes: &[u8]) -> Result<usize, BenchError> {
         let sent = match self {
-            Self::Tcp(stream) => stream.write(bytes),
+            Self::Tcp(stream, _) => stream.write(bytes),
             Self::Uds(stream) => stream.write(bytes),
         };
         moved(sent)
@@ -90,7 +125,7 @@ impl Stream {
     /// How many bytes came; 0 when there were none.
     fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, BenchError> {
         let received = match self {
-            Self::Tcp(stream) => stream.read(bytes),
+            Self::Tcp(stream, _) => stream.read(bytes),
             Self::Uds(stream) => stream.read(bytes),
         };
         match received {
@@ -101,6 +136,16 @@ impl Stream {
 
     /// Between two looks.
     fn wait(&self, relax: Option<Relax>, wants_room: bool) {
+        match self {
+            // The next call waits by itself.
+            Self::Tcp(_, Waiting::Blocking) => return,
+            Self::Tcp(_, Waiting::Epoll(set)) if !wants_room => {
+                let mut events = [std::mem::MaybeUninit::<epoll::Event>::uninit(); 1];
+                let _ = epoll::wait(set, &mut events[..], Some(&NAP));
+                return;
+            }
+            _ => {}
+        }
         match relax {
             Some(relax) => relax.relax(),
             None => {
@@ -135,6 +180,35 @@ impl Stream {
             }
         }
     }
+
+    /// The server's half of blocks of `bytes`: reads each and answers with its sum, until `go_on` returns false. `relax` of
+    /// none sleeps.
+    pub(crate) fn read_blocks(
+        &mut self,
+        bytes: usize,
+        relax: Option<Relax>,
+        go_on: impl Fn() -> bool,
+    ) -> Result<(), BenchError> {
+        let (mut block, mut filled, mut looks) = (vec![0; bytes], 0, 0u32);
+        loop {
+            let came = self.receive(&mut block[filled..])?;
+            filled += came;
+            if filled == bytes {
+                filled = 0;
+                let sum = total(&block).to_le_bytes();
+                let mut gone = 0;
+                while gone < sum.len() {
+                    gone += self.send(&sum[gone..])?;
+                }
+            } else if came == 0 {
+                looks = looks.wrapping_add(1);
+                if (relax.is_none() || looks.is_multiple_of(LOOKS)) && !go_on() {
+                    return Ok(());
+                }
+                self.wait(relax, false);
+            }
+        }
+    }
 }
 
 /// Bytes moved; a socket that would block moved none.
@@ -145,19 +219,45 @@ fn moved(result: std::io::Result<usize>) -> Result<usize, BenchError> {
     }
 }
 
+/// Which TCP socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// As the mode says.
+    Plain,
+    /// Waited for by an epoll set.
+    Epoll,
+    /// Waited for by a call that blocks.
+    Blocking,
+}
+
+impl Kind {
+    const NAMES: [(&str, Self); 3] =
+        [("tcp", Self::Plain), ("tcp-epoll", Self::Epoll), ("tcp-blocking", Self::Blocking)];
+
+    fn of(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(other, _)| *other == name).map(|(_, kind)| *kind)
+    }
+
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("tcp", |(name, _)| name)
+    }
+}
+
 /// Where the server is waited for.
 #[derive(Debug)]
 pub(crate) enum Meeting {
     /// A port of loopback.
-    Tcp(TcpListener),
+    Tcp(TcpListener, Kind),
     /// A path.
     Uds(UnixListener, PathBuf),
 }
 
 impl Meeting {
     /// Over loopback.
-    pub(crate) fn tcp() -> Result<Self, BenchError> {
-        Ok(Self::Tcp(TcpListener::bind("127.0.0.1:0").map_err(BenchError::system("listening on loopback"))?))
+    pub(crate) fn tcp(kind: Kind) -> Result<Self, BenchError> {
+        let listener =
+            TcpListener::bind("127.0.0.1:0").map_err(BenchError::system("listening on loopback"))?;
+        Ok(Self::Tcp(listener, kind))
     }
 
     /// In `folder`.
@@ -170,9 +270,9 @@ impl Meeting {
     /// What the server's command line says.
     pub(crate) fn place(&self) -> Result<String, BenchError> {
         match self {
-            Self::Tcp(listener) => {
+            Self::Tcp(listener, kind) => {
                 let address = listener.local_addr().map_err(BenchError::system("listening on loopback"))?;
-                Ok(format!("tcp:{address}"))
+                Ok(format!("{}:{address}", kind.name()))
             }
             Self::Uds(_, path) => Ok(format!("uds:{}", path.display())),
         }
@@ -183,13 +283,16 @@ impl Meeting {
         let failed = BenchError::system("accepting the server's socket");
         let deadline = Instant::now() + COME;
         match &self {
-            Self::Tcp(listener) => listener.set_nonblocking(true),
+            Self::Tcp(listener, _) => listener.set_nonblocking(true),
             Self::Uds(listener, _) => listener.set_nonblocking(true),
         }
         .map_err(&failed)?;
         loop {
             let came = match &self {
-                Self::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
+                Self::Tcp(listener, kind) => match listener.accept() {
+                    Ok((stream, _)) => return Stream::tcp(stream, *kind)?.ready(),
+                    Err(error) => Err(error),
+                },
                 Self::Uds(listener, _) => listener.accept().map(|(stream, _)| Stream::Uds(stream)),
             };
             match came {
@@ -230,6 +333,41 @@ impl Sockets {
         Ok(Self { stream, goal, body, buffer, window, relax, recorder: Recorder::new()? })
     }
 
+    /// `count` blocks there, each filled before it leaves and answered with its sum, a window of them in flight.
+    fn blocks(&mut self, count: usize) -> Result<(), BenchError> {
+        let each = self.body.len();
+        // Blocks that were begun and answered; bytes of the last one that are gone, and of the next answer that came.
+        let (mut begun, mut answered, mut gone, mut came) = (0, 0, each, 0);
+        let (mut sum, mut looks) = ([0; 8], 0u32);
+        let filling = |number: usize| number.to_le_bytes()[0];
+        let mut patience = Patience::new(self.relax.unwrap_or(Relax::Yield));
+        while answered < count {
+            if gone == each && begun < count.min(answered + self.window) {
+                self.body.fill(filling(begun));
+                (begun, gone) = (begun + 1, 0);
+            }
+            let sent = if gone < each { self.stream.send(&self.body[gone..])? } else { 0 };
+            let received = self.stream.receive(&mut sum[came..])?;
+            (gone, came) = (gone + sent, came + received);
+            if came == sum.len() {
+                if u64::from_le_bytes(sum) != total_of(filling(answered), each) {
+                    return Err(BenchError::Wrong("another sum of a block"));
+                }
+                (answered, came) = (answered + 1, 0);
+            }
+            if sent + received > 0 {
+                patience = Patience::new(self.relax.unwrap_or(Relax::Yield));
+                continue;
+            }
+            looks = looks.wrapping_add(1);
+            if (self.relax.is_none() || looks.is_multiple_of(1 << 12)) && !patience.go_on() {
+                return Err(BenchError::stalled("moving blocks over a socket"));
+            }
+            self.stream.wait(self.relax, gone < each);
+        }
+        Ok(())
+    }
+
     /// `count` bodies there and back.
     fn exchange(&mut self, count: usize) -> Result<(), BenchError> {
         let each = self.body.len();
@@ -264,7 +402,9 @@ impl Contender for Sockets {
     fn name(&self) -> String {
         let how = if self.relax.is_some() { "polled" } else { "sleeping" };
         match self.stream {
-            Stream::Tcp(_) => format!("kernel TCP, loopback, {how}"),
+            Stream::Tcp(_, Waiting::AsPlanned) => format!("kernel TCP, loopback, {how}"),
+            Stream::Tcp(_, Waiting::Epoll(_)) => "kernel TCP, loopback, epoll".to_owned(),
+            Stream::Tcp(_, Waiting::Blocking) => "kernel TCP, loopback, blocking".to_owned(),
             Stream::Uds(_) => format!("unix socket, {how}"),
         }
     }
@@ -273,7 +413,7 @@ impl Contender for Sockets {
         match self.goal {
             Goal::Latency => "RTT p50",
             Goal::Rate => "echoes per second",
-            Goal::Bandwidth => "bytes per second, each way",
+            Goal::Bandwidth => "bytes per second, written here and read there",
         }
     }
 
@@ -299,7 +439,8 @@ impl Contender for Sockets {
             self.recorder.end_laps();
             return Ok(self.recorder.fine_median_ns());
         }
-        self.exchange(usize::try_from(count).unwrap_or(usize::MAX))?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if self.goal == Goal::Bandwidth { self.blocks(count) } else { self.exchange(count) }?;
         let per_second = count as f64 * 1e9 / Stamp::now().nanos_since(first).max(1) as f64;
         let each = if self.goal == Goal::Bandwidth { self.body.len() as f64 } else { 1.0 };
         Ok(per_second * each)
@@ -313,10 +454,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn blocks_are_read_and_answered() {
+        for (relax, window) in [(Some(Relax::Yield), 1), (None, 3)] {
+            let meeting = Meeting::tcp(Kind::Plain).unwrap();
+            let place = meeting.place().unwrap();
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut stream = Stream::connect(&place).unwrap();
+                    // It may see us go before it looks at `stop`.
+                    let _ = stream.read_blocks(300_003, relax, || !stop.load(Ordering::Relaxed));
+                });
+                let stream = meeting.accept().unwrap();
+                let mut sockets = Sockets::new(stream, Goal::Bandwidth, 300_003, window, relax).unwrap();
+                sockets.blocks(20).unwrap();
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+
+    #[test]
     fn bytes_come_back_over_both_kinds_polled_and_sleeping() {
         let folder = tempfile::tempdir().unwrap();
         for relax in [Some(Relax::Yield), None] {
-            for meeting in [Meeting::tcp().unwrap(), Meeting::uds(folder.path()).unwrap()] {
+            let tcp = [Kind::Plain, Kind::Epoll, Kind::Blocking].map(|kind| Meeting::tcp(kind).unwrap());
+            for meeting in tcp.into_iter().chain([Meeting::uds(folder.path()).unwrap()]) {
                 let place = meeting.place().unwrap();
                 let stop = AtomicBool::new(false);
                 std::thread::scope(|scope| {

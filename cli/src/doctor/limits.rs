@@ -1,5 +1,6 @@
 //! What a process may have: locked memory, shared memory, huge pages, cores.
 
+use gimmal::config::NumaNode;
 use gimmal_transport::{PortConfig, address::runtime_folder};
 
 use crate::{machine::Machine, report::Check};
@@ -8,6 +9,8 @@ const LOCKED: &str = "locked memory";
 const SHARED: &str = "shared memory";
 const HUGE: &str = "huge pages";
 const CORES: &str = "cores";
+/// Cores in the order of [`automatic`] that are shown.
+const SHOWN: usize = 8;
 
 /// What one connection of the default sizes registers: both rings, mapped twice, and the send/recv slots.
 fn connection_bytes() -> u64 {
@@ -118,7 +121,21 @@ pub(super) fn cores(machine: &impl Machine) -> Check {
         1 => "1: busy workers would take turns; let them sleep (Idle::Event)".to_owned(),
         cores => format!("{cores}: a busy worker wants one for itself, and the rest one"),
     };
-    Check::fine(CORES, detail)
+    Check::fine(CORES, format!("{detail}; Placement::Auto {}", automatic(machine)))
+}
+
+/// What workers get that are placed by themselves.
+fn automatic(machine: &impl Machine) -> String {
+    let near = NumaNode::of_devices(&machine.tree().path("/sys"), None);
+    let order = machine.cpus().and_then(|cpus| cpus.spread(cpus.all().len(), near));
+    let order = match order {
+        Ok(order) => order,
+        Err(error) => return format!("cannot choose: {error}"),
+    };
+    let shown: Vec<_> = order.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = if order.len() > SHOWN { " and on" } else { "" };
+    let node = near.map(|NumaNode(node)| format!(", near memory node {node}")).unwrap_or_default();
+    format!("takes {}{more}{node}", shown.join(", "))
 }
 
 #[cfg(test)]

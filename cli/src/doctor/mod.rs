@@ -4,7 +4,8 @@
 //! kernel ─► files ──┐
 //! libraries ────────┼─► devices ─► link ─► address ─► route ─┐
 //! memory limit ─────┼────────────────────────────────────────┼─► peer
-//! shared memory ────┘ (shm:// needs only this one) ──────────┘
+//! shared memory ────┘ (shm:// needs only this one) ──────────┤
+//!                          (tcp:// needs none of them) ──────────┘
 //! ```
 
 mod device;
@@ -14,17 +15,42 @@ mod peer;
 #[cfg(test)]
 mod tests;
 
-use gimmal_transport::Address;
+use std::str::FromStr;
+
+use gimmal_transport::{Address, AddressError};
 
 use crate::{
     machine::Machine,
     report::{Check, Report},
 };
 
+/// What a connection is tried to.
+#[derive(Clone, Debug)]
+pub(crate) enum Peer {
+    /// An address.
+    At(Address),
+    /// A `gimmal://` URL.
+    Best(String),
+}
+
+impl FromStr for Peer {
+    type Err = AddressError;
+
+    fn from_str(url: &str) -> Result<Self, AddressError> {
+        if url.starts_with("gimmal://") { Ok(Self::Best(url.to_owned())) } else { url.parse().map(Self::At) }
+    }
+}
+
+/// Looks at everything, and which way leads to the server of a `gimmal://` URL. One is enough.
+pub(crate) fn examine_best(machine: &impl Machine, url: &str) -> Report {
+    let checks = examine(machine, None).checks.into_iter().map(Check::not_needed);
+    Report::new(checks.chain([peer::reach_best(machine, url)]).collect())
+}
+
 /// Looks at everything, or at what `url` needs.
 pub(crate) fn examine(machine: &impl Machine, url: Option<&Address>) -> Report {
     let mut checks = Vec::new();
-    let needs_rdma = !matches!(url, Some(Address::Shm { .. } | Address::Mem { .. }));
+    let needs_rdma = matches!(url, None | Some(Address::Rdma { .. }));
     let mut usable = Vec::new();
     let mut may_lock = true;
     if needs_rdma {
@@ -54,7 +80,10 @@ pub(crate) fn examine(machine: &impl Machine, url: Option<&Address>) -> Report {
             };
             checks.push(peer::reach(machine, url, missing));
         }
-        Some(_) => checks.push(peer::reach(machine, url, (!has_shared).then_some("shared memory"))),
+        Some(Address::Tcp { .. }) => checks.push(peer::reach(machine, url, None)),
+        Some(Address::Shm { .. } | Address::Mem { .. }) => {
+            checks.push(peer::reach(machine, url, (!has_shared).then_some("shared memory")))
+        }
         None => {}
     }
     Report::new(checks)

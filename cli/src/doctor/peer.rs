@@ -42,3 +42,13 @@ pub(super) fn reach(machine: &impl Machine, url: Option<&Address>, missing: Opti
         }
     }
 }
+
+/// A whole connection to a `gimmal://` URL: by which way, and why not by a better one.
+pub(super) fn reach_best(machine: &impl Machine, url: &str) -> Check {
+    match machine.connect_best(url) {
+        Ok(chosen) => Check::fine(PEER, format!("{url} answered: {chosen}")),
+        Err(error) => {
+            Check::wrong(PEER, error, format!("start the server on {url}, then: gimmal doctor {url}"))
+        }
+    }
+}

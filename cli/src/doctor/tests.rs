@@ -5,6 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use gimmal::{
+    config::{Cpu, Cpus, NumaNode},
+    error::PlaceError,
+};
 use gimmal_rdma::{
     DeviceError,
     cm::Route,
@@ -180,13 +184,37 @@ impl Machine for Fake {
         2
     }
 
+    /// Two nodes, each a core of two threads.
+    fn cpus(&self) -> Result<Cpus, PlaceError> {
+        let cpu =
+            |number: u32| Cpu { number: number as usize, core: number / 2, node: Some(NumaNode(number / 2)) };
+        Ok(Cpus::from((0..4).map(cpu).collect::<Vec<_>>()))
+    }
+
     fn route(&self, _host: &str, _port: u16) -> Result<Route, String> {
         self.route.clone()
+    }
+
+    fn connect_best(&self, url: &str) -> Result<String, String> {
+        Err(format!("no way leads to {url}"))
     }
 
     fn connect(&self, _address: &Address) -> Result<String, String> {
         self.connect.clone()
     }
+}
+
+#[test]
+fn the_cores_that_workers_get_by_themselves_are_shown() {
+    let fake = Fake::new();
+    let cores = |fake: &Fake| {
+        let report = fake.examine(None);
+        report.checks.into_iter().find(|check| check.name == "cores").unwrap()
+    };
+    let said = |fake: &Fake| format!("{:?}", cores(fake));
+    assert!(said(&fake).contains("Placement::Auto takes 0, 2, 1, 3\""), "{}", said(&fake));
+    fake.write(&format!("{RXE}/device/numa_node"), "1");
+    assert!(said(&fake).contains("takes 2, 0, 3, 1, near memory node 1"), "{}", said(&fake));
 }
 
 #[test]

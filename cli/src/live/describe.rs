@@ -112,12 +112,12 @@ fn type_text(schema: &Schema, ty: &Type) -> Option<(String, String)> {
         ["Duration", "SystemTime", "Range", "RangeInclusive", "Result", "IpAddr", "SocketAddr", "Infallible"];
     let derives = "#[derive(Serialize, Deserialize, gimmal::Shape)]\n";
     let (name, text) = match ty {
-        Type::Struct { name, fields } => {
+        Type::Struct { name, fields, .. } => {
             let fields: String =
                 fields.iter().map(|field| format!("    {},\n", field_text(schema, field))).collect();
             (name, format!("{derives}struct {name} {{\n{fields}}}\n\n"))
         }
-        Type::Enum { name, variants } => {
+        Type::Enum { name, variants, .. } => {
             let variants: String = variants
                 .iter()
                 .map(|variant| {

@@ -23,7 +23,7 @@ use gimmal_rpc::{
 /// How to reach a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Server {
-    /// The server: shm://name, rdma://host:port or gimmal://host:port.
+    /// The server: shm://name, tcp://host:port, tcp+tls://host:port, rdma://host:port or gimmal://host:port.
     url: String,
     /// A file with the shared key, mode 0600.
     #[arg(long)]

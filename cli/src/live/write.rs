@@ -126,7 +126,7 @@ impl<'a> Writer<'a> {
             Type::Map(key, item) => self
                 .map((*key, *item), value)
                 .map_err(|wrong| if wrong.what.is_empty() { no() } else { wrong })?,
-            Type::Struct { name, fields } => self.fields(name, fields, value)?,
+            Type::Struct { name, fields, .. } => self.fields(name, fields, value)?,
             Type::Enum { .. } => self.variant(at, value)?,
             Type::Opaque(_) => {
                 return wrong(format!("a value of {} is known to its program alone", schema.spelled(at)));
@@ -229,7 +229,7 @@ impl<'a> Writer<'a> {
     /// `"Name"`, or `{"Name": contents}`.
     fn variant(&mut self, at: TypeRef, value: &Value) -> Result<(), Wrong> {
         let schema = self.schema;
-        let Type::Enum { name, variants } = schema.get(at) else { return wrong("no enum") };
+        let Type::Enum { name, variants, .. } = schema.get(at) else { return wrong("no enum") };
         let given = match value {
             Value::String(name) => Some((&name[..], &Value::Null)),
             Value::Object(object) if object.len() == 1 => {

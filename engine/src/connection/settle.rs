@@ -85,7 +85,9 @@ impl Connection {
 
     fn settle_owed<P: Port>(&mut self, port: &mut P, conn: ConnId, owed: Owed) -> bool {
         if self.negotiated.credit_words {
-            port.return_credit(conn, self.ledger.poll_credit());
+            let credit = self.ledger.credit();
+            self.ledger.handle_told(credit);
+            port.return_credit(conn, credit);
             return true;
         }
         let riding = owed == Owed::Ride
@@ -96,8 +98,13 @@ impl Connection {
         if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
             return riding;
         }
-        let credit = self.ledger.poll_credit();
-        self.send_control(port, conn, Kind::Credit, credit.bytes.0, credit.arrivals)
+        let credit = self.ledger.credit();
+        // The peer has a place for it, and our own send queue may be full all the same.
+        let is_sent = self.send_control(port, conn, Kind::Credit, credit.bytes.0, credit.arrivals);
+        if is_sent {
+            self.ledger.handle_told(credit);
+        }
+        is_sent
     }
 
     fn settle_blocked<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time) -> bool {

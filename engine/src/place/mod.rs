@@ -6,10 +6,14 @@
 mod cpu;
 #[cfg(feature = "hwloc")]
 mod hwloc;
+mod near;
+mod placement;
 #[cfg(any(test, not(feature = "hwloc")))]
 mod sysfs;
 
 pub use cpu::{Cpu, NumaNode};
+pub(crate) use placement::Placed;
+pub use placement::Placement;
 
 use crate::error::PlaceError;
 
@@ -26,10 +30,12 @@ impl Cpus {
     /// # Errors
     /// [`PlaceError::Unreadable`].
     pub fn read() -> Result<Self, PlaceError> {
+        let allowed = rustix::thread::sched_getaffinity(None)
+            .map_err(|errno| PlaceError::Unreadable { what: "sched_getaffinity", why: errno.to_string() })?;
         #[cfg(feature = "hwloc")]
-        let cpus = hwloc::read()?;
+        let cpus = hwloc::read(&allowed)?;
         #[cfg(not(feature = "hwloc"))]
-        let cpus = sysfs::read(std::path::Path::new("/sys"))?;
+        let cpus = sysfs::read(std::path::Path::new("/sys"), &allowed);
         Ok(Self { cpus })
     }
 
@@ -59,9 +65,25 @@ impl Cpus {
     }
 }
 
+/// Processors that are known from elsewhere.
+impl From<Vec<Cpu>> for Cpus {
+    fn from(cpus: Vec<Cpu>) -> Self {
+        Self { cpus }
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use rustix::thread::CpuSet;
+
     use super::*;
+
+    /// A set of these processors.
+    pub(crate) fn set(numbers: &[usize]) -> CpuSet {
+        let mut set = CpuSet::new();
+        numbers.iter().for_each(|number| set.set(*number));
+        set
+    }
 
     /// Two nodes of two cores with two threads each, numbered as kernels do: first threads first.
     fn machine() -> Cpus {

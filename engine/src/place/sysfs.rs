@@ -2,16 +2,15 @@
 
 use std::{fs, path::Path};
 
-use super::cpu::{Cpu, NumaNode};
-use crate::error::PlaceError;
+use rustix::thread::CpuSet;
 
-/// Reads them below `sys`, those that this process may run on.
-pub(super) fn read(sys: &Path) -> Result<Vec<Cpu>, PlaceError> {
-    let allowed = rustix::thread::sched_getaffinity(None)
-        .map_err(|errno| PlaceError::Unreadable { what: "sched_getaffinity", why: errno.to_string() })?;
+use super::cpu::{Cpu, NumaNode};
+
+/// Reads those of them below `sys` that are `allowed`.
+pub(super) fn read(sys: &Path, allowed: &CpuSet) -> Vec<Cpu> {
     let nodes = nodes(&sys.join("devices/system/node"));
-    let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number));
-    Ok(cpus.map(|number| cpu(sys, number, &nodes)).collect())
+    let cpus = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number));
+    cpus.map(|number| cpu(sys, number, &nodes)).collect()
 }
 
 /// What a container hides is taken for a core of its own.
@@ -46,6 +45,7 @@ fn list(text: &str) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::{Cpus, tests::set};
 
     #[test]
     fn lists_are_read_as_the_kernel_writes_them() {
@@ -64,11 +64,31 @@ mod tests {
         };
         write("devices/system/cpu/cpu0/topology/thread_siblings_list", "0,64\n");
         write("devices/system/node/node1/cpulist", "0-3\n");
-        let cpus = read(&sys).unwrap();
-        let nodes = nodes(&sys.join("devices/system/node"));
-        assert_eq!(cpu(&sys, 0, &nodes), Cpu { number: 0, core: 0, node: Some(NumaNode(1)) });
-        assert_eq!(cpu(&sys, 9, &nodes), Cpu { number: 9, core: 9, node: None });
-        assert!(!cpus.is_empty());
+        let wanted =
+            [Cpu { number: 0, core: 0, node: Some(NumaNode(1)) }, Cpu { number: 9, core: 9, node: None }];
+        assert_eq!(read(&sys, &set(&[0, 9])), wanted);
+        fs::remove_dir_all(sys).unwrap();
+    }
+
+    /// Two nodes of two cores with two threads each; the set leaves out whole cores and halves of them.
+    #[test]
+    fn a_set_with_gaps_gives_whole_cores_first() {
+        let sys = std::env::temp_dir().join(format!("gimmal-gaps-{}", std::process::id()));
+        for number in 0..8 {
+            let topology = sys.join(format!("devices/system/cpu/cpu{number}/topology"));
+            fs::create_dir_all(&topology).unwrap();
+            let siblings = format!("{},{}\n", number % 4, number % 4 + 4);
+            fs::write(topology.join("thread_siblings_list"), siblings).unwrap();
+        }
+        for (node, cpus) in [(0, "0-1,4-5\n"), (1, "2-3,6-7\n")] {
+            let folder = sys.join(format!("devices/system/node/node{node}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cpulist"), cpus).unwrap();
+        }
+        let cpus = Cpus::from(read(&sys, &set(&[1, 3, 5, 6])));
+        assert_eq!(cpus.spread(3, Some(NumaNode(1))).unwrap(), [3, 6, 1]);
+        assert_eq!(cpus.spread(4, None).unwrap(), [1, 3, 6, 5]);
+        assert!(cpus.spread(5, None).is_err());
         fs::remove_dir_all(sys).unwrap();
     }
 }

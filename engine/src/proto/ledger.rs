@@ -269,12 +269,17 @@ impl RxLedger {
         }
     }
 
-    /// The credit to send; from here on the peer may use it.
-    pub fn poll_credit(&mut self) -> Credit {
-        self.told = Credit { bytes: self.freed, arrivals: self.posted };
+    /// Returns the credit to send now. It counts as told only with [`RxLedger::handle_told`].
+    #[must_use]
+    pub fn credit(&self) -> Credit {
+        Credit { bytes: self.freed, arrivals: self.posted }
+    }
+
+    /// Records that `credit` has been sent. From here on the peer may use it.
+    pub fn handle_told(&mut self, credit: Credit) {
+        self.told = credit;
         self.untold = self.fresh;
         self.told();
-        self.told
     }
 
     /// The peer was told something.

@@ -57,10 +57,16 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     /// # Errors
     /// The command, when the inbox is full: back-pressure.
     pub fn submit(&self, command: A::Command) -> Result<(), A::Command> {
-        self.inbox.push(Command::App(command)).map_err(|command| match command {
-            Command::App(command) => command,
-            _ => unreachable!("the queue gives back what it was given"),
-        })
+        self.inbox.push(Command::App(command)).map_err(ours::<P, A>)
+    }
+
+    /// Hands `command` to the application on the worker. While the inbox is full it is offered again: 64 times with a
+    /// yield between, then every millisecond for `patience`, which blocks the thread.
+    ///
+    /// # Errors
+    /// The command, when the inbox stayed full.
+    pub fn offer(&self, command: A::Command, patience: Duration) -> Result<(), A::Command> {
+        self.inbox.offer(Command::App(command), patience).map_err(ours::<P, A>)
     }
 
     /// Has the worker take a turn, and so call [`App::tick`]. Never blocks, never fails for want of room, and many rings are one.
@@ -137,12 +143,14 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         &self.connect
     }
 
-    /// Ends a connection in an orderly way, as soon as the worker gets to it.
+    /// Ends a connection in an orderly way, as soon as the worker gets to it. A full inbox is offered this a few times, with
+    /// a yield between.
     ///
     /// # Errors
-    /// [`OpenError::Worker`] when the inbox is full.
+    /// [`OpenError::Worker`] when the inbox stays full.
     pub fn close(&self, conn: ConnId) -> Result<(), OpenError> {
-        self.inbox.push(Command::Close(conn)).map_err(|_| OpenError::Worker("its inbox is full"))
+        let offered = self.inbox.offer(Command::Close(conn), Duration::ZERO);
+        offered.map_err(|_| OpenError::Worker("its inbox is full"))
     }
 
     /// Registered memory that can be sent as a loan on `conn`.
@@ -196,5 +204,13 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     pub fn load(&self) -> u64 {
         let duty = self.duty();
         duty.connections_opened.saturating_sub(duty.connections_closed)
+    }
+}
+
+/// The application's part of what an inbox gave back.
+fn ours<P: Provider, A: App>(command: Command<P::Link, A::Command>) -> A::Command {
+    match command {
+        Command::App(command) => command,
+        _ => unreachable!("the queue gives back what it was given"),
     }
 }

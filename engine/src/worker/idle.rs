@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gimmal_transport::Time;
 
-use crate::pace::{BARE, DEVICE_LOOK, FULL_TURN, OLD, SPINS, TURN};
+use crate::pace::{BARE, DEVICE_LOOK, DEVICE_SPINS, FULL_TURN, OLD, SPINS, TURN};
 
 /// How a worker waits. A queue's owner that spins answers soonest and costs a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +45,8 @@ pub(crate) struct Idler {
     /// None where the caller sets the time.
     idle: Option<Idle>,
     empty_turns: u32,
+    /// Empty turns before an adaptive worker yields.
+    spins: u32,
     idle_since: Time,
     /// How old the time is: turns and what they found, since the clock was read. And what a turn counts that found nothing.
     age: usize,
@@ -57,6 +59,7 @@ impl Idler {
         Self {
             idle: Some(idle),
             empty_turns: 0,
+            spins: SPINS,
             idle_since: Time(0),
             age: OLD,
             look: TURN,
@@ -99,7 +102,7 @@ impl Idler {
             Some(Idle::Spin) => Pause::Spin,
             Some(Idle::Event) => Pause::Sleep,
             Some(Idle::Adaptive { spin_us }) => {
-                if self.empty_turns <= SPINS && spin_us > 0 && !needs_core {
+                if self.empty_turns <= self.spins && spin_us > 0 && !needs_core {
                     return Pause::Spin;
                 }
                 // Whoever gets the core may keep it for a while.
@@ -133,7 +136,7 @@ impl Idler {
     /// The clock was read, for turns that ask a device or do not.
     pub(crate) const fn told_time(&mut self, asks_device: bool) {
         self.age = 0;
-        self.look = if asks_device { DEVICE_LOOK } else { TURN };
+        (self.look, self.spins) = if asks_device { (DEVICE_LOOK, DEVICE_SPINS) } else { (TURN, SPINS) };
         self.has_worked = false;
     }
 }
@@ -168,6 +171,18 @@ mod tests {
         assert_eq!(idler.pause(Time(0), true), Pause::Yield);
         idler.turned(0, Time(0));
         assert_eq!(idler.pause(Time(0), false), Pause::Spin);
+    }
+
+    /// A worker may share its core with the thread that it works for, which waits while it spins.
+    #[test]
+    fn adaptive_spins_as_long_where_a_look_takes_longer() {
+        let mut idler = Idler::new(Idle::Adaptive { spin_us: 50 });
+        idler.told_time(true);
+        for turn in 1..=DEVICE_SPINS + 1 {
+            idler.turned(0, Time(0));
+            let expected = if turn <= DEVICE_SPINS { Pause::Spin } else { Pause::Yield };
+            assert_eq!(idler.pause(Time(0), false), expected, "turn {turn}");
+        }
     }
 
     #[test]

@@ -14,10 +14,11 @@ use gimmal_transport::{ConnId, Negotiated, PortCounters, Waker};
 
 use crate::{error::OpenError, slots::Slot};
 
-/// How often a connection is offered to a full inbox: with a yield between at first, then with a pause.
-const OFFERS: u32 = 110;
-const YIELDS: u32 = 60;
+/// How often a command is offered to a full inbox with a yield between; then it is offered after each pause.
+const YIELDS: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long a connection is offered.
+const ADOPTION: Duration = Duration::from_millis(50);
 
 /// What another thread may ask of a worker.
 #[derive(Debug)]
@@ -141,17 +142,31 @@ impl<L, C> Inbox<L, C> {
         }
     }
 
-    /// Hands a connection to the worker. While the inbox is full it is offered again, for some 50 ms.
-    pub(crate) fn adopt(&self, link: L, adopted: Adopted) -> Result<(), OpenError> {
-        let mut command = Command::Adopt(link, adopted);
-        for offer in 0..OFFERS {
+    /// Pushes a command. While the inbox is full it is offered again: 64 times with a yield between, then every
+    /// millisecond for `patience`. Gives the command back when all offers were refused.
+    pub(crate) fn offer(&self, mut command: Command<L, C>, patience: Duration) -> Result<(), Command<L, C>> {
+        let (mut offers, mut waited) = (0, Duration::ZERO);
+        loop {
             match self.push(command) {
                 Ok(()) => return Ok(()),
                 Err(back) => command = back,
             }
-            if offer < YIELDS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+            if offers < YIELDS {
+                offers += 1;
+                std::thread::yield_now();
+            } else if waited < patience {
+                waited = waited.saturating_add(PAUSE);
+                std::thread::sleep(PAUSE);
+            } else {
+                return Err(command);
+            }
         }
-        Err(OpenError::Worker("its inbox is full"))
+    }
+
+    /// Hands a connection to the worker.
+    pub(crate) fn adopt(&self, link: L, adopted: Adopted) -> Result<(), OpenError> {
+        self.offer(Command::Adopt(link, adopted), ADOPTION)
+            .map_err(|_| OpenError::Worker("its inbox is full"))
     }
 
     #[inline]
@@ -173,7 +188,25 @@ impl<L, C> Inbox<L, C> {
 
 #[cfg(test)]
 mod tests {
+    use gimmal_transport::sync::Doorbell;
+
     use super::*;
+
+    #[test]
+    fn a_full_inbox_is_waited_for_and_not_for_ever() {
+        let inbox = Inbox::<(), u32>::new(1, Arc::new(Doorbell::new().unwrap()), drop);
+        let offer = |number, patience| inbox.offer(Command::App(number), patience);
+        offer(1, Duration::ZERO).unwrap();
+        for patience in [Duration::ZERO, Duration::from_millis(3)] {
+            assert!(matches!(offer(2, patience), Err(Command::App(2))));
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| offer(3, Duration::from_secs(60)).unwrap());
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(matches!(inbox.pop(), Some(Command::App(1))));
+        });
+        assert!(matches!(inbox.pop(), Some(Command::App(3))));
+    }
 
     #[test]
     fn a_connection_that_nobody_waits_for_any_more_is_found_out() {

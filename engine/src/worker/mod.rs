@@ -28,7 +28,7 @@ use std::{
     sync::Arc,
 };
 
-use gimmal_transport::{Batch, CloseReason, ConnId, Port, Run, Time};
+use gimmal_transport::{Batch, CloseReason, ConnId, Port, Run, Time, parts::LogPace};
 
 use beats::Beats;
 pub use duty::Duty;
@@ -71,6 +71,8 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) unsent: bool,
     /// Frames of which some were sought out; the others go first.
     sought: Option<Run>,
+    /// Paces the lines about connections that end, which peers bring about.
+    log: LogPace,
 }
 
 impl<P: Port, A: App> Worker<P, A> {
@@ -96,6 +98,7 @@ impl<P: Port, A: App> Worker<P, A> {
             stopping: false,
             restless: true,
             unsent: false,
+            log: LogPace::default(),
             sought: None,
         }
     }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     app::{App, Nothing, Pick},
-    pace::{LOOKS, SOUGHT, SOUGHT_MAX},
+    pace::{SOUGHT, SOUGHT_MAX},
 };
 
 /// The longest sleep of a worker that waits for credit.
@@ -125,7 +125,7 @@ impl<P: Port, A: App> Runner<P, A> {
         self.idler.turned(work, self.now);
     }
 
-    /// A turn; when it found nothing, idles by the strategy, at most for `limit`: a few more turns while that is to spin.
+    /// A turn; when it found nothing, idles by the strategy, at most for `limit`.
     #[inline]
     pub(crate) fn run_once(&mut self, limit: Duration) -> usize {
         self.run_picking(limit, &mut Nothing)
@@ -133,31 +133,22 @@ impl<P: Port, A: App> Runner<P, A> {
 
     #[inline]
     pub(crate) fn run_picking(&mut self, limit: Duration, pick: &mut impl Pick<A>) -> usize {
-        for _ in 0..LOOKS {
-            let work = self.turn_picking(pick);
-            if work > 0 {
-                return work;
-            }
-            if limit.is_zero() || !self.pause(limit) {
-                break;
-            }
+        let work = self.turn_picking(pick);
+        if work == 0 && !limit.is_zero() {
+            self.pause(limit);
         }
-        0
+        work
     }
 
-    /// After a turn that found nothing. Whether that was short, and nothing but a pause.
-    fn pause(&mut self, limit: Duration) -> bool {
+    /// Idles after a turn that found nothing.
+    fn pause(&mut self, limit: Duration) {
         let needs_core = self.shares_core && self.worker.app.has_only_callers();
         match self.idler.pause(self.now, needs_core) {
-            Pause::Spin => {
-                self.breathe();
-                return true;
-            }
+            Pause::Spin => self.breathe(),
             Pause::Yield => std::thread::yield_now(),
             Pause::Sleep => self.sleep(limit),
             Pause::Return => {}
         }
-        false
     }
 
     /// Gives the core's pipelines to its other hardware thread, which usually runs the peer. Asking a device takes
@@ -172,15 +163,11 @@ impl<P: Port, A: App> Runner<P, A> {
     /// As [`Runner::run_once`], with one frame at a time, up to the message that `pick` takes. Whether it took one.
     #[inline(always)]
     pub(crate) fn seek(&mut self, limit: Duration, mut pick: impl Pick<A>) -> bool {
-        for _ in 0..LOOKS {
-            if let Some(picked) = self.seek_one(&mut pick) {
-                return picked;
-            }
-            if !self.seek_nothing(limit) {
-                break;
-            }
+        let picked = self.seek_one(&mut pick);
+        if picked.is_none() {
+            self.seek_nothing(limit);
         }
-        false
+        picked.unwrap_or(false)
     }
 
     /// The next frame that lies open, unless a turn is due. Whether `pick` took it.
@@ -198,17 +185,17 @@ impl<P: Port, A: App> Runner<P, A> {
         Some(picked)
     }
 
-    /// Nothing is there for the one who waits: what was sent leaves, and a turn may look at everything. Whether to look again.
-    fn seek_nothing(&mut self, limit: Duration) -> bool {
+    /// Nothing is there for the waiting caller: what was sent leaves, and a turn may look at everything.
+    fn seek_nothing(&mut self, limit: Duration) {
         self.sought = 0;
         let worker = &self.worker;
         let is_settled = !worker.unsent && !worker.is_unsettled() && worker.is_quiet();
         if is_settled && !self.idler.wants_clock() {
             self.turned(0);
         } else if self.turn() > 0 {
-            return false;
+            return;
         }
-        self.pause(limit)
+        self.pause(limit);
     }
 
     /// Prepares to sleep; for how long at most, or `None` when there is something to do.

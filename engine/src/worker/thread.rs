@@ -149,8 +149,8 @@ fn run<P: Provider, A: App>(
     };
     let _ = started.send(Ok(station.clone()));
     // One core for all threads, and none for this worker alone.
-    let shares_core = plan.config().cores.is_empty()
-        && std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+    let shares_core =
+        plan.cores().is_empty() && std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
     let mut pause = SUCCESSION.0;
     loop {
         let began = Instant::now();
@@ -243,7 +243,7 @@ pub(crate) fn prepare<P: Provider, A: App>(
 
 /// Pins the calling thread to its core of the plan and reads back that it worked.
 fn pin(plan: &Plan, index: usize) -> Result<(), StartError> {
-    match plan.config().cores.get(index) {
+    match plan.cores().get(index) {
         None => Ok(()),
         Some(&core) => pin_to(core).map_err(StartError::Config),
     }

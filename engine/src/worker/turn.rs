@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use gimmal_transport::{Batch, BulkError, CloseReason, ConnId, Event, Limit, Look, Negotiated, Port, Time};
+use gimmal_transport::{
+    Batch, BulkError, CloseReason, ConnId, Event, Instant, Limit, Look, Negotiated, Port, Time,
+};
 
 use super::{Worker, inbox::Command};
 use crate::{
@@ -189,7 +191,7 @@ impl<P: Port, A: App> Worker<P, A> {
         self.duty.closed();
         connection.count = None;
         let cause = connection.cause(reason);
-        tell(&connection, &cause);
+        self.tell(&connection, &cause);
         connection.set_state(State::Closed);
         let Self { port, app, conns, .. } = self;
         let mut io = Io { port, conns, now };
@@ -248,15 +250,18 @@ impl<P: Port, A: App> Worker<P, A> {
             index += usize::from(settled.again || settled.writable);
         }
     }
-}
 
-/// Logs the end of a connection, once: with its reason, at INFO unless the end was orderly.
-#[cold]
-fn tell(connection: &Connection, reason: &CloseReason) {
-    let Negotiated { provider, peer, .. } = &**connection.negotiated();
-    match reason {
-        CloseReason::Local | CloseReason::Peer => tracing::debug!(provider, peer, %reason, "closed"),
-        CloseReason::Port(_) => tracing::warn!(provider, peer, %reason, "a connection ended"),
-        _ => tracing::info!(provider, peer, %reason, "a connection ended"),
+    /// Logs the end of a connection, once: with its reason, at INFO unless the end was orderly. Ten lines a second at most.
+    #[cold]
+    fn tell(&self, connection: &Connection, reason: &CloseReason) {
+        let Negotiated { provider, peer, .. } = &**connection.negotiated();
+        if matches!(reason, CloseReason::Local | CloseReason::Peer) {
+            return tracing::debug!(provider, peer, %reason, "closed");
+        }
+        let Some(left_out) = self.log.line(Instant::now()) else { return };
+        match reason {
+            CloseReason::Port(_) => tracing::warn!(provider, peer, %reason, left_out, "a connection ended"),
+            _ => tracing::info!(provider, peer, %reason, left_out, "a connection ended"),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A chat room: each member's call is a stream of lines in both directions.
 //!
-//! `chat` or, in the lab, `chat rdma://$GIMMAL_RXE_ADDR:7610`
+//! `chat`, `chat tcp://127.0.0.1:0` or, in the lab, `chat rdma://$GIMMAL_RXE_ADDR:7610`
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //! call whose fate is `NotRun` may be in the journal, and both `NotRun` and `MaybeRan` must occur. Afterwards nothing
 //! is left behind, and a restarted server is reached at the same address.
 //!
-//! `fates --address shm://fates` or, in the lab, `fates --address rdma://$GIMMAL_RXE_ADDR:7600 --bound-ms 5000`
+//! `fates --address shm://fates`, `fates --address tcp://127.0.0.1:7600` or, in the lab, `fates --address rdma://$GIMMAL_RXE_ADDR:7600 --bound-ms 5000`
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ const WINDOW: usize = 32;
 #[derive(Debug, Parser)]
 #[command(version, about)]
 struct Args {
-    /// Where: shm://name, rdma://host:port.
+    /// Where: shm://name, tcp://host:port, rdma://host:port.
     #[arg(long)]
     address: String,
     /// Every call must have ended this long after the kill.

@@ -1,6 +1,6 @@
 //! A key-value store: keys are read where they landed, values are lent as they lie; the service uses bincode.
 //!
-//! `kv` or, in the lab, `kv rdma://$GIMMAL_RXE_ADDR:7612`
+//! `kv`, `kv tcp://127.0.0.1:0` or, in the lab, `kv rdma://$GIMMAL_RXE_ADDR:7612`
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Publish and subscribe: one publisher, three subscribers, each read at its own pace; what is lost is counted.
 //!
-//! `news` or, in the lab, `news rdma://$GIMMAL_RXE_ADDR:7612`
+//! `news`, `news tcp://127.0.0.1:0` or, in the lab, `news rdma://$GIMMAL_RXE_ADDR:7612`
 
 #![forbid(unsafe_code)]
 

@@ -46,11 +46,12 @@ impl Sleepy for Sleeper {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "shm://on-smol".to_owned());
     // Calls of `sum_here` compute for long: each is a task of smol, and the worker goes on.
     let service = Spawned::only(serve_sleepy(Sleeper), &["sum_here"], Smol);
-    let server = Server::builder().service(service).runtime(Smol).listen("shm://on-smol")?;
+    let server = Server::builder().service(service).runtime(Smol).listen(&url)?;
     // Any runtime may connect and call.
-    let client = SleepyClient::new(smol::block_on(Client::connect_async("shm://on-smol"))?);
+    let client = SleepyClient::new(smol::block_on(Client::connect_async(&server.address().to_string()))?);
     let (one, other) = smol::block_on(async {
         let (one, other) = (client.sum(5, 101), client.sum_here(101));
         Ok::<_, Box<dyn std::error::Error>>((one.await?, other.await?))

@@ -1,7 +1,7 @@
 //! A pool of threads behind a service: overload is refused at once instead of queued, and work whose caller has given
 //! up is not begun.
 //!
-//! `pool` or, in the lab, `pool rdma://$GIMMAL_RXE_ADDR:7613`
+//! `pool`, `pool tcp://127.0.0.1:0` or, in the lab, `pool rdma://$GIMMAL_RXE_ADDR:7613`
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! gimmal and axum in one process, on one tokio runtime: handlers of both use its timers, its locks and the same state.
 //!
-//! `tokio_server` tries itself and ends; `tokio_server serve` serves until Ctrl-C.
+//! `tokio_server` tries itself and ends; `tokio_server serve` serves until Ctrl-C; an address, as in
+//! `tokio_server tcp://127.0.0.1:0`, says where.
 
 #![forbid(unsafe_code)]
 
@@ -87,14 +88,14 @@ async fn try_both(url: String, http: std::net::SocketAddr) -> anyhow::Result<()>
     Ok(())
 }
 
-async fn serve(until_ctrl_c: bool) -> anyhow::Result<()> {
+async fn serve(url: &str, until_ctrl_c: bool) -> anyhow::Result<()> {
     let book = Book { visits: Arc::default(), total: watch::Sender::new(0) };
-    let url = format!("shm://visits-{}", std::process::id());
     let server =
-        Server::builder().service(serve_visits(book.clone())).runtime(Tokio::current()?).listen(&url)?;
+        Server::builder().service(serve_visits(book.clone())).runtime(Tokio::current()?).listen(url)?;
+    let url = server.address().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let http = listener.local_addr()?;
-    println!("serving on {} and http://{http}", server.address());
+    println!("serving on {url} and http://{http}");
 
     let (stop, stopped) = watch::channel(());
     let end = |mut stopped: watch::Receiver<()>| async move {
@@ -118,6 +119,8 @@ async fn serve(until_ctrl_c: bool) -> anyhow::Result<()> {
 }
 
 fn main() -> anyhow::Result<()> {
-    let until_ctrl_c = std::env::args().nth(1).is_some_and(|argument| argument == "serve");
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(until_ctrl_c))
+    let (words, urls): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|word| word == "serve");
+    let url = urls.into_iter().next().unwrap_or_else(|| format!("shm://visits-{}", std::process::id()));
+    let serve = serve(&url, !words.is_empty());
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve)
 }

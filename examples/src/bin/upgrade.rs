@@ -1,5 +1,7 @@
 //! A rolling upgrade: servers of version 1 become servers of version 2, and back again, while clients of both versions
 //! call them. No answer is wrong, and no call fails.
+//!
+//! `upgrade` or `upgrade tcp://127.0.0.1:7620 tcp://127.0.0.1:7621`
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +32,7 @@ mod v1 {
     #[derive(Serialize, Deserialize, gimmal::Shape)]
     pub(crate) struct Receipt {
         pub(crate) id: u64,
-        pub(crate) cents: u32,
+        pub(crate) cents: u64,
     }
 
     #[gimmal::service(codec = MessagePack)]
@@ -73,7 +75,7 @@ struct First;
 
 impl v1::Till for First {
     async fn pay(&self, _: &Cx, order: v1::Order) -> v1::Receipt {
-        v1::Receipt { id: order.id, cents: order.cents }
+        v1::Receipt { id: order.id, cents: order.cents.into() }
     }
 }
 
@@ -117,7 +119,7 @@ type Servers = Retry<Balanced>;
 fn first(client: &v1::TillClient<Servers>, tally: &Tally) {
     for (id, cents) in (0u64..).zip((0u32..70_000).cycle()).take_while(|_| !tally.is_over()) {
         match client.pay(v1::Order { id, cents }).wait() {
-            Ok(receipt) => tally.check((receipt.id, receipt.cents) == (id, cents)),
+            Ok(receipt) => tally.check((receipt.id, receipt.cents) == (id, cents.into())),
             Err(error) => tally.failed(&error),
         }
         tally.first.fetch_add(1, Ordering::Relaxed);
@@ -180,8 +182,10 @@ fn replace(
 }
 
 fn run(times: usize) -> Result<Tally, Box<dyn Error>> {
-    let urls: Vec<String> =
-        ["a", "b"].iter().map(|name| format!("shm://upgrade-{name}-{}", std::process::id())).collect();
+    let mut urls: Vec<String> = std::env::args().skip(1).collect();
+    if urls.is_empty() {
+        urls = ["a", "b"].map(|name| format!("shm://upgrade-{name}-{}", std::process::id())).into();
+    }
     let mut servers = Vec::new();
     for url in &urls {
         servers.push(Some(serve(url, Version::First)?));

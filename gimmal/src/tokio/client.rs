@@ -9,6 +9,7 @@
 //! its driver.
 
 use std::{
+    any::Any,
     cell::{Cell, RefCell},
     fmt,
     future::Future,
@@ -16,22 +17,28 @@ use std::{
     os::fd::AsFd,
     pin::Pin,
     rc::{Rc, Weak},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use gimmal_rpc::{
+    balance::{LocalTask, Member, Source},
     channel::{Beside, Ticket},
     codec::Compose,
     engine::transport::sync::readable::Readable,
     local,
+    memory::{Accessor, Handed},
     ready::{Attempt, Ready},
     response::Response,
 };
 use tokio::task::{AbortHandle, spawn_local};
 
+use super::runtime::AbortOnDrop;
 use crate::{
-    CallOptions, Channel, Client, ClientBuilder, ConnectError, Loan, Reconnect, UserBytes, error::StartError,
+    CallOptions, Channel, Client, ClientBuilder, Config, ConnectError, Loan, Reconnect, UserBytes,
+    balance::{Balanced, BalancedBuilder, Resolver},
+    error::StartError,
     info::Method,
 };
 
@@ -136,6 +143,23 @@ impl LocalClient {
         Ok(Self::of(current, builder, url, false))
     }
 
+    /// Connects to what `resolver` knows, with one client for each server; one that can be reached is enough, the others are tried
+    /// again by a task. Each call goes to one of the servers that are there. `resolver` is asked on another thread.
+    ///
+    /// Cancel safe, as [`LocalClient::connect`] is.
+    ///
+    /// # Errors
+    /// The last server's, if none can be reached; [`ConnectError::NoServer`] if the resolver knows none.
+    ///
+    /// # Panics
+    /// See [`LocalClient::connect`].
+    pub async fn balanced(
+        builder: BalancedBuilder,
+        resolver: impl Resolver,
+    ) -> Result<Balanced<Self>, ConnectError> {
+        builder.connect_on(Servers(Arc::new(resolver))).await
+    }
+
     fn of(current: local::LocalClient, builder: ClientBuilder, url: &str, is_up: bool) -> Self {
         let reconnect = current.reconnect();
         let shared = Rc::new(Shared {
@@ -156,6 +180,12 @@ impl LocalClient {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.shared.is_up.get()
+    }
+
+    /// Returns how many bytes a request, or an item of a stream, may have on the connection as it is; 0 while there is none.
+    #[must_use]
+    pub fn message_bytes_max(&self) -> usize {
+        self.shared.current.borrow().message_bytes_max()
     }
 
     /// How often the connection ended, or was left, and another one was made.
@@ -335,6 +365,39 @@ impl Channel for LocalClient {
 
     fn lend(&self, bytes: &UserBytes) -> Result<Loan, crate::error::LoanError> {
         self.shared.current.borrow().lend(bytes)
+    }
+}
+
+impl Accessor for LocalClient {
+    fn hand_access(&self, handed: Handed) {
+        self.shared.current.borrow().hand_access(handed);
+    }
+}
+
+impl Member for LocalClient {
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+}
+
+/// The servers of a [`Balanced`] over clients of this runtime.
+struct Servers<R>(Arc<R>);
+
+impl<R: Resolver> Source for Servers<R> {
+    type Client = LocalClient;
+
+    async fn resolve(&self) -> Result<Vec<String>, String> {
+        let resolver = Arc::clone(&self.0);
+        let asked = tokio::task::spawn_blocking(move || resolver.resolve()).await;
+        asked.unwrap_or_else(|_| Err("the resolver panicked, or the runtime ends".to_owned()))
+    }
+
+    async fn connect(&self, config: &Config, url: &str) -> Result<LocalClient, ConnectError> {
+        LocalClient::connect_with(Client::builder().config(config.clone()), url).await
+    }
+
+    fn spawn(&self, task: LocalTask) -> Box<dyn Any + Send + Sync> {
+        Box::new(AbortOnDrop(spawn_local(task)))
     }
 }
 

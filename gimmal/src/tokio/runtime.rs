@@ -54,7 +54,7 @@ impl Runtime for Tokio {
     }
 }
 
-struct AbortOnDrop(JoinHandle<()>);
+pub(super) struct AbortOnDrop(pub(super) JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

@@ -39,7 +39,9 @@ fn signature(kind: &Kind) -> String {
 }
 
 fn declared(service: &Service) -> TokenStream {
-    let Service { ident, vis, docs, attributes, supertraits, .. } = service;
+    let Service { ident, vis, docs, attributes, supertraits, is_local, .. } = service;
+    let send = if *is_local { quote!() } else { quote!(+ ::core::marker::Send) };
+    let threads = if *is_local { quote!() } else { quote!(#send + ::core::marker::Sync) };
     let supertraits = if supertraits.is_empty() { quote!() } else { quote!(+ #supertraits) };
     let methods = service.methods.iter().map(|method| {
         let Method { ident, docs, attributes, cx, kind, .. } = method;
@@ -59,7 +61,7 @@ fn declared(service: &Service) -> TokenStream {
                     #(#docs)*
                     #(#attributes)*
                     fn #ident(&self, cx: #cx, #(#inputs),*)
-                        -> impl ::core::future::Future<Output = #output> + ::core::marker::Send;
+                        -> impl ::core::future::Future<Output = #output> #send;
                 }
             }
         }
@@ -67,7 +69,7 @@ fn declared(service: &Service) -> TokenStream {
     quote! {
         #(#docs)*
         #(#attributes)*
-        #vis trait #ident: ::core::marker::Send + ::core::marker::Sync + 'static #supertraits {
+        #vis trait #ident: 'static #threads #supertraits {
             #(#methods)*
         }
     }

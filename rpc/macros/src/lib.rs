@@ -50,8 +50,11 @@ use syn::parse_macro_input;
 /// set, an async function of the arguments or, for an inline or raw method, a plain one:
 /// `MockCounter::new().add(|by| async move { Ok(by + 1) })`. Serve it over `mem://`.
 ///
+/// With `#[service(local)]` neither the implementation nor its futures are `Send`: they may hold an `Rc`, or spawn local tasks.
+/// A server on the calling thread serves it (`ServerBuilder::listen_local`); one with worker threads refuses to start.
+///
 /// Options: `#[service(codec = Bincode)]` (default `Postcard`), `#[service(name = "counter.v2")]` (default the trait's
-/// name; part of every method's id), `#[service(crate = path)]`, `#[service(mock)]`.
+/// name; part of every method's id), `#[service(crate = path)]`, `#[service(mock)]`, `#[service(local)]`.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as model::Options);

@@ -21,11 +21,12 @@ pub(crate) struct Options {
     name: Option<LitStr>,
     krate: Option<syn::Path>,
     is_mocked: bool,
+    is_local: bool,
 }
 
 impl Parse for Options {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let mut options = Self { codec: None, name: None, krate: None, is_mocked: false };
+        let mut options = Self { codec: None, name: None, krate: None, is_mocked: false, is_local: false };
         while !input.is_empty() {
             if input.peek(Token![crate]) {
                 input.parse::<Token![crate]>()?;
@@ -34,15 +35,16 @@ impl Parse for Options {
             } else {
                 let option: Ident = input.parse()?;
                 let name = option.to_string();
-                if name != "mock" {
+                if !matches!(name.as_str(), "mock" | "local") {
                     input.parse::<Token![=]>()?;
                 }
                 match name.as_str() {
                     "codec" => options.codec = Some(input.parse()?),
                     "name" => options.name = Some(input.parse()?),
                     "mock" => options.is_mocked = true,
+                    "local" => options.is_local = true,
                     _ => {
-                        let what = "unknown option; there are `codec = Type`, `name = \"text\"`, `crate = path` and `mock`";
+                        let what = "unknown option; there are `codec = Type`, `name = \"text\"`, `crate = path`, `mock` and `local`";
                         return wrong(&option, what);
                     }
                 }
@@ -67,6 +69,8 @@ pub(crate) struct Service {
     pub(crate) supertraits: TokenStream,
     /// Whether a mock was asked for.
     pub(crate) is_mocked: bool,
+    /// Whether its implementation and its handlers stay on one thread.
+    pub(crate) is_local: bool,
     pub(crate) methods: Vec<Method>,
 }
 
@@ -192,6 +196,7 @@ impl Service {
             attributes,
             supertraits,
             is_mocked: options.is_mocked,
+            is_local: options.is_local,
             methods,
         })
     }
@@ -501,6 +506,16 @@ impl Answer {
                 return wrong(&ty, what);
             }
         };
+        if let Some(segment) =
+            last_segment(value).filter(|segment| matches!(&*segment.ident.to_string(), "Sink" | "Stream"))
+        {
+            let what = format!(
+                "a stream is an argument: `down: Sink<T>` to the caller, `up: Stream<T>` from it; the result, if any, comes after its \
+                 items. Write the `{}` there",
+                segment.ident
+            );
+            return wrong(&value, what);
+        }
         let loan = last_segment(value).filter(|segment| segment.ident == "WithLoan");
         if let Some(segment) = loan
             && type_arguments(segment).len() != 1

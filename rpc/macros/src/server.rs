@@ -49,6 +49,11 @@ fn decoded(service: &Service, method: &Method, arguments: &[Argument]) -> TokenS
     }
 }
 
+/// The implementation, in a method of the server.
+fn implementation(service: &Service) -> TokenStream {
+    if service.is_local { quote!(&**self.service) } else { quote!(&*self.service) }
+}
+
 /// The variable of an argument in the server's code, where its own name might be another's.
 fn numbered(at: usize) -> Ident {
     format_ident!("gimmal_argument_{at}")
@@ -80,15 +85,16 @@ fn beside(service: &Service, method: &Method, arguments: &[Argument]) -> TokenSt
 fn raw_arm(service: &Service, method: &Method) -> Option<TokenStream> {
     let (private, ident, name) = (&service.private, &service.ident, &method.ident);
     let (codec, arm) = (&method.codec, method.arm());
+    let implementation = implementation(service);
     match &method.kind {
         Kind::Raw(_) => Some(quote! {
-            #arm => #private::RawOutcome::outcome(#ident::#name(&*self.service, gimmal_cx, gimmal_arguments, gimmal_writer)),
+            #arm => #private::RawOutcome::outcome(#ident::#name(#implementation, gimmal_cx, gimmal_arguments, gimmal_writer)),
         }),
         Kind::Async { arguments, result, is_inline: true, .. } => {
             let decoded = decoded(service, method, arguments);
             let all = (0..arguments.len()).map(numbered);
             let wrapped =
-                wrapped(service, result, &quote!(#ident::#name(&*self.service, gimmal_cx, #(#all),*)));
+                wrapped(service, result, &quote!(#ident::#name(#implementation, gimmal_cx, #(#all),*)));
             Some(quote! {
                 #arm => {
                     #decoded
@@ -102,7 +108,7 @@ fn raw_arm(service: &Service, method: &Method) -> Option<TokenStream> {
 
 /// Starts a method: an arm of `start`.
 fn start_arm(service: &Service, method: &Method) -> Option<TokenStream> {
-    let (ident, name) = (&service.ident, &method.ident);
+    let (private, ident, name) = (&service.private, &service.ident, &method.ident);
     let (codec, arm) = (&method.codec, method.arm());
     let Kind::Async { arguments, result, is_inline: false, .. } = &method.kind else { return None };
     let decoded = decoded(service, method, arguments);
@@ -110,14 +116,49 @@ fn start_arm(service: &Service, method: &Method) -> Option<TokenStream> {
     let all = (0..arguments.len()).map(numbered);
     let wrapped =
         wrapped(service, result, &quote!(#ident::#name(&*gimmal_service, &gimmal_cx, #(#all),*).await));
+    let mut future = quote!(async move { #wrapped });
+    if service.is_local {
+        future = quote!(#private::SendWrapper::new(#future));
+    }
     Some(quote! {
         #arm => {
             #decoded
             #beside
-            gimmal_seat.put::<#codec, _>(async move { #wrapped });
+            gimmal_seat.put::<#codec, _>(#future);
             ::core::result::Result::Ok(())
         }
     })
+}
+
+/// How a server holds its implementation.
+struct Holding {
+    pointer: TokenStream,
+    held: TokenStream,
+    made: TokenStream,
+    /// The method of `Service` that tells.
+    is_local: TokenStream,
+}
+
+impl Holding {
+    fn of(service: &Service) -> Self {
+        let private = &service.private;
+        if !service.is_local {
+            let pointer = quote!(#private::Arc);
+            let (held, made) = (quote!(#pointer<GimmalService>), quote!(#pointer::new(gimmal_service)));
+            return Self { pointer, held, made, is_local: quote!() };
+        }
+        let (pointer, stays) = (quote!(::std::rc::Rc), quote!(#private::SendWrapper));
+        Self {
+            held: quote!(#stays<#pointer<GimmalService>>),
+            made: quote!(#stays::new(#pointer::new(gimmal_service))),
+            pointer,
+            is_local: quote! {
+                fn is_local(&self) -> ::core::option::Option<bool> {
+                    ::core::option::Option::Some(self.service.valid())
+                }
+            },
+        }
+    }
 }
 
 pub(crate) fn server(service: &Service) -> TokenStream {
@@ -130,10 +171,11 @@ pub(crate) fn server(service: &Service) -> TokenStream {
     };
     let (raw, starts) = (arms(raw_arm), arms(start_arm));
     let about = format!("Serves an implementation of [`{ident}`].");
+    let Holding { pointer, held, made, is_local } = Holding::of(service);
     quote! {
         #[doc = #about]
         #vis struct #server<GimmalService> {
-            service: #private::Arc<GimmalService>,
+            service: #held,
         }
 
         impl<GimmalService> ::core::fmt::Debug for #server<GimmalService> {
@@ -144,7 +186,7 @@ pub(crate) fn server(service: &Service) -> TokenStream {
 
         #[doc = #about]
         #vis fn #serve<GimmalService: #ident>(gimmal_service: GimmalService) -> #server<GimmalService> {
-            #server { service: #private::Arc::new(gimmal_service) }
+            #server { service: #made }
         }
 
         // A deprecated method is served as any other.
@@ -153,6 +195,8 @@ pub(crate) fn server(service: &Service) -> TokenStream {
             fn methods(&self) -> &'static [#private::Method] {
                 #table()
             }
+
+            #is_local
 
             #[allow(unused_variables)]
             fn call_raw(
@@ -177,7 +221,7 @@ pub(crate) fn server(service: &Service) -> TokenStream {
                 gimmal_bulk: ::core::option::Option<#private::Bulk>,
                 gimmal_seat: &mut #private::Seat,
             ) -> ::core::result::Result<(), #private::Status> {
-                let gimmal_service = #private::Arc::clone(&self.service);
+                let gimmal_service = #pointer::clone(&self.service);
                 match gimmal_method {
                     #starts
                     _ => ::core::result::Result::Err(#private::no_method()),

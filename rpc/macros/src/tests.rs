@@ -39,6 +39,11 @@ fn every_complaint_says_what_to_write_instead() {
         ("async fn m(&self, cx: &Cx) -> impl Display;", "name the type"),
         ("async fn m(&self, cx: &Cx) -> std::io::Result<u8>;", "spell it `Result<T, E>`"),
         ("async fn m(&self, cx: &Cx) -> WithLoan;", "spell it `WithLoan<T>`"),
+        ("async fn m(&self, cx: &Cx) -> Sink<u8>;", "a stream is an argument: `down: Sink<T>`"),
+        (
+            "async fn m(&self, cx: &Cx) -> Result<gimmal::Stream<u8>, E>;",
+            "a stream is an argument: `down: Sink<T>`",
+        ),
         ("async fn m<T>(&self, cx: &Cx, value: T);", "has no generics"),
         ("async fn m(&self, cx: &Cx, one: Bulk, two: Bulk);", "one bulk argument a method"),
         ("async fn m(&self, cx: &Cx, one: Stream<u8>, two: Stream<u8>);", "at most one `Stream<T>` and one"),

@@ -92,13 +92,11 @@ impl Call {
         self.loan.is_some() || self.lanes.is_some()
     }
 
-    /// It is over, well if there is an answer: drops what went beside its request, and tells its streams.
+    /// It is over: drops what went beside its request, and gives out its streams, to be ended behind its response.
     #[cold]
-    pub(super) fn let_go(&mut self, is_good: bool) {
+    pub(super) fn let_go(&mut self) -> Option<Box<Lanes>> {
         self.loan = None;
-        if let Some(lanes) = self.lanes.take() {
-            lanes.answered(is_good);
-        }
+        self.lanes.take()
     }
 
     /// Whether it has not ended.

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gimmal_engine::{Idle, transport::Key};
+use gimmal_engine::{
+    Idle, Placement,
+    transport::{Key, Tls},
+};
 
 use super::{Client, Connecting, spawn};
 use crate::{
@@ -11,6 +14,7 @@ use crate::{
     local::LocalClient,
     provider::any_for,
     route::Route,
+    workers::WorkerSet,
 };
 
 /// Configures a client. A setting made by its own method wins over [`config`](ClientBuilder::config), whichever is
@@ -23,8 +27,9 @@ pub struct ClientBuilder {
     idle: Option<Idle>,
     reconnect: Option<Option<Reconnect>>,
     key: Option<Key>,
+    tls: Option<Tls>,
     heartbeat_ms: Option<u32>,
-    cores: Option<Vec<usize>>,
+    placement: Option<Placement>,
 }
 
 impl Client {
@@ -78,6 +83,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets the certificates that this client shows and believes over `tcp+tls://`.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Sets within how many ms a peer that went silent is reported; 0: never.
     #[must_use]
     pub const fn heartbeat_ms(mut self, bound_ms: u32) -> Self {
@@ -85,21 +97,22 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the cores to pin the worker to.
+    /// Sets which core the worker runs on.
     #[must_use]
-    pub fn cores(mut self, cores: Vec<usize>) -> Self {
-        self.cores = Some(cores);
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = Some(placement);
         self
     }
 
     /// The configuration, with each setting that was made by its own method.
     fn configured(self) -> Config {
-        let Self { mut config, deadline, window, idle, reconnect, key, heartbeat_ms, cores } = self;
+        let Self { mut config, deadline, window, idle, reconnect, key, tls, heartbeat_ms, placement } = self;
         let engine = &mut config.engine;
         engine.connect.key = key.or_else(|| engine.connect.key.take());
+        engine.connect.tls = tls.unwrap_or_else(|| std::mem::take(&mut engine.connect.tls));
         engine.idle = idle.unwrap_or(engine.idle);
         engine.heartbeat_ms = heartbeat_ms.unwrap_or(engine.heartbeat_ms);
-        engine.cores = cores.unwrap_or_else(|| std::mem::take(&mut engine.cores));
+        engine.placement = placement.unwrap_or_else(|| std::mem::take(&mut engine.placement));
         config.deadline = deadline.unwrap_or(config.deadline);
         config.window = window.unwrap_or(config.window);
         config.reconnect = reconnect.unwrap_or(config.reconnect);
@@ -112,10 +125,8 @@ impl ClientBuilder {
     /// See [`ConnectError`].
     pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
         let config = self.configured();
-        let route = Route::to(url)?;
-        let spawned = spawn(&any_for(&route.addresses), config.clone());
-        let workers = Arc::new(spawned.map_err(|error| route.explain(error))?);
-        Client::by(&workers, &config, &route)
+        let (route, workers) = of(url, &config)?;
+        Client::by(&workers, &config, route)
     }
 
     /// Connects like [`connect`](ClientBuilder::connect), as a future of any runtime; see [`Client::connect_async`].
@@ -132,8 +143,8 @@ impl ClientBuilder {
     /// See [`ConnectError`]; not that there is no server.
     pub fn connect_lazy(self, url: &str) -> Result<Client, ConnectError> {
         let config = self.configured();
-        let workers = spawn(&any_for(&Route::check(url)?), config.clone())?;
-        Client::later(Arc::new(workers), &config, url)
+        let (route, workers) = of(url, &config)?;
+        Client::later(workers, &config, route)
     }
 
     /// Connects a client whose worker is the calling thread; blocks, at most for the connect and handshake time-outs.
@@ -154,6 +165,13 @@ impl ClientBuilder {
     }
 }
 
+/// The route to a URL, and workers for it.
+fn of(url: &str, config: &Config) -> Result<(Route, Arc<WorkerSet>), ConnectError> {
+    let route = Route::parse(url, &config.engine.connect.tls)?;
+    let workers = spawn(&any_for(&route.kinds()), config.clone()).map_err(|error| route.explain(error))?;
+    Ok((route, Arc::new(workers)))
+}
+
 #[cfg(test)]
 mod tests {
     use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
@@ -169,8 +187,9 @@ mod tests {
             ("idle", |builder| builder.idle(Idle::Spin)),
             ("reconnect", |builder| builder.reconnect(None)),
             ("key", |builder| builder.key(Key::new(&[7; 32]).unwrap())),
+            ("tls", |builder| builder.tls(Tls::default().server_name("a"))),
             ("heartbeat_ms", |builder| builder.heartbeat_ms(777)),
-            ("cores", |builder| builder.cores(vec![0])),
+            ("placement", |builder| builder.placement(Placement::Cores(vec![0]))),
         ];
         no_call_undoes_another(ClientBuilder::default, calls, ClientBuilder::configured);
     }

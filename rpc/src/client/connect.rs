@@ -9,7 +9,7 @@ use std::{
 
 use gimmal_engine::{
     StartError,
-    transport::{Address, thread},
+    transport::{Tls, thread},
 };
 
 use super::{Client, Inner};
@@ -17,7 +17,6 @@ use crate::{
     cell::Pool,
     config::Config,
     error::ConnectError,
-    here,
     oneshot::{Receiver, oneshot},
     provider::{Any, any},
     reconnect::{self, Line},
@@ -46,15 +45,16 @@ pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, Connect
 }
 
 impl Client {
-    /// Connects to `shm://name`, `rdma://host:port` or `mem://name`; blocks, at most for the connect and handshake
-    /// time-outs. All clients of a process that are made this way share one worker thread.
+    /// Connects to `shm://name`, `tcp://host:port`, `rdma://host:port` or `mem://name`, or by the best way there is to
+    /// `gimmal://host:port`. Blocks, at most for the connect and handshake time-outs of each way. All clients of a process that
+    /// are made like this share one worker thread.
     ///
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
-        let route = Route::to(url)?;
+        let route = Route::parse(url, &Tls::default())?;
         let (workers, config) = common()?;
-        Self::by(&workers, &config, &route)
+        Self::by(&workers, &config, route)
     }
 
     /// Connects like [`Client::connect`], as a future of any runtime. The blocking steps, the look-up of names among them, are done by
@@ -72,45 +72,35 @@ impl Client {
     /// # Errors
     /// See [`ConnectError`]; not that there is no server.
     pub fn connect_lazy(url: &str) -> Result<Self, ConnectError> {
-        Route::check(url)?;
+        let route = Route::parse(url, &Tls::default())?;
         let (workers, config) = common()?;
-        Self::later(workers, &config, url)
+        Self::later(workers, &config, route)
     }
 
     /// A client on workers that others share.
     pub(crate) fn on_url(workers: &Arc<WorkerSet>, config: &Config, url: &str) -> Result<Self, ConnectError> {
-        Self::by(workers, config, &Route::to(url)?)
+        Self::by(workers, config, Route::parse(url, &config.engine.connect.tls)?)
     }
 
-    /// The first way that leads there.
-    pub(super) fn by(workers: &Arc<WorkerSet>, config: &Config, route: &Route) -> Result<Self, ConnectError> {
-        let mut outcome = Err(ConnectError::NoServer { why: "no address".to_owned() });
-        for address in &route.addresses {
-            if here::is_alone_at(address) {
-                return Err(ConnectError::OwnWorker { address: address.to_string() });
-            }
-            outcome = Self::on(Arc::clone(workers), config, address);
-            if outcome.is_ok() {
-                route.log(address);
-                return outcome;
-            }
-        }
-        outcome.map_err(|error| route.explain(error))
-    }
-
-    fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
+    /// Connects on the worker with the fewest connections.
+    pub(super) fn by(workers: &Arc<WorkerSet>, config: &Config, route: Route) -> Result<Self, ConnectError> {
         let place = workers.least();
         let handle = place.handle();
-        let opened = handle.connect(address)?;
-        let line = Line::new((place, handle), address.clone(), config.reconnect, opened);
-        let client = Self::of(workers, config, line, false);
+        let opened =
+            route.open(handle.connect_options(), |address, options| handle.connect_with(address, options))?;
+        let line = Line::new((place, handle), route, config.reconnect, opened);
+        let client = Self::of(Arc::clone(workers), config, line, false);
         reconnect::watch(&client.inner);
         Ok(client)
     }
 
-    pub(super) fn later(workers: Arc<WorkerSet>, config: &Config, url: &str) -> Result<Self, ConnectError> {
+    pub(super) fn later(
+        workers: Arc<WorkerSet>,
+        config: &Config,
+        route: Route,
+    ) -> Result<Self, ConnectError> {
         let place = workers.least();
-        let line = Line::later((place.clone(), place.handle()), url, config.reconnect);
+        let line = Line::later((place.clone(), place.handle()), route, config.reconnect);
         let client = Self::of(workers, config, line, true);
         reconnect::begin(&client.inner);
         Ok(client)

@@ -12,6 +12,7 @@ use crate::{
     cell::block,
     channel::{Beside, CallOptions, Channel, SLEEP, Ticket},
     codec::Compose,
+    memory::{Accessor, Handed},
     method::Method,
     response::Response,
     timer::Alarm,
@@ -76,6 +77,12 @@ impl<C: Channel> Channel for Hedge<C> {
 
     fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.channel.lend(bytes)
+    }
+}
+
+impl<C: Accessor> Accessor for Hedge<C> {
+    fn hand_access(&self, handed: Handed) {
+        self.channel.hand_access(handed);
     }
 }
 

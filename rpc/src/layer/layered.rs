@@ -11,6 +11,7 @@ use gimmal_engine::transport::{Loan, LoanError, UserBytes};
 use crate::{
     channel::{Beside, CallOptions, Channel, Ticket},
     codec::Compose,
+    memory::{Accessor, Handed},
     method::Method,
     response::Response,
     status::Status,
@@ -79,6 +80,12 @@ impl<C: Channel, L: Layer> Channel for Layered<C, L> {
 
     fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.channel.lend(bytes)
+    }
+}
+
+impl<C: Accessor, L: Layer> Accessor for Layered<C, L> {
+    fn hand_access(&self, handed: Handed) {
+        self.channel.hand_access(handed);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     again::{Again, repeatable},
     channel::{Beside, CallOptions, Channel, Ticket},
     codec::Compose,
+    memory::{Accessor, Handed},
     method::Method,
     response::Response,
     status::Fate,
@@ -89,6 +90,12 @@ impl<C: Channel> Channel for Retry<C> {
 
     fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.channel.lend(bytes)
+    }
+}
+
+impl<C: Accessor> Accessor for Retry<C> {
+    fn hand_access(&self, handed: Handed) {
+        self.channel.hand_access(handed);
     }
 }
 

@@ -120,6 +120,10 @@ impl<S: Service, L: ServerLayer> Service for Guarded<S, L> {
         self.service.methods()
     }
 
+    fn is_local(&self) -> Option<bool> {
+        self.service.is_local()
+    }
+
     fn admit(&self, method: usize, cx: &Cx) -> Result<Option<Admitted>, Status> {
         let watch = self.begin(cx)?;
         let inner = self.service.admit(method, cx)?;

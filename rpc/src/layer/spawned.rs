@@ -35,7 +35,7 @@ use crate::{
 /// A service whose async handlers run on a runtime's own threads, each call as a task. It is for handlers that compute for long
 /// between two awaits: they delay no other call, but each call takes two changes of threads.
 ///
-/// When a call ends early its task is cancelled. Raw and inline methods run on the worker.
+/// When a call ends early its task is cancelled. Raw and inline methods run on the worker, and so do all of a local service.
 pub struct Spawned<S> {
     service: S,
     runtime: Arc<dyn Runtime>,
@@ -72,6 +72,10 @@ impl<S: Service> Service for Spawned<S> {
         self.service.methods()
     }
 
+    fn is_local(&self) -> Option<bool> {
+        self.service.is_local()
+    }
+
     fn admit(&self, method: usize, cx: &Cx) -> Result<Option<Admitted>, Status> {
         self.service.admit(method, cx)
     }
@@ -97,6 +101,7 @@ impl<S: Service> Service for Spawned<S> {
         let name = cx.method().name;
         self.service.start(method, cx, arguments, bulk, seat)?;
         if self.only.is_none_or(|only| only.contains(&name))
+            && self.is_local().is_none()
             && let Some(task) = seat.take()
         {
             let way = Arc::new(Way { outcome: ArrayQueue::new(1), waker: AtomicWaker::new() });

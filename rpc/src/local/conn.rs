@@ -16,7 +16,7 @@ use std::{
 
 use gimmal_engine::{
     Act, App as _, Inline, Io, Message, Pick,
-    transport::{Address, ConnId, Loan, LoanError, Negotiated, Port, UserBytes},
+    transport::{ConnId, Loan, LoanError, Negotiated, Port, UserBytes},
 };
 
 use crate::{
@@ -27,13 +27,13 @@ use crate::{
     config::{Config, Reconnect},
     copied,
     error::{ConnectError, TransportError},
-    here,
     metadata::Noted,
     method::Method,
     node::{Fresh, Node, Source},
     provider::{Any, any_for},
     reconnect::NOWHERE,
     response::Response,
+    route::{Opened, Route},
     service::Registry,
     stats::{Counters, Stats},
     stream::Lanes,
@@ -55,7 +55,7 @@ pub(crate) struct LocalConn {
     /// [`NOWHERE`] until it is connected.
     conn: Cell<ConnId>,
     negotiated: OnceCell<Arc<Negotiated>>,
-    address: Address,
+    route: Route,
     pub(super) reconnect: Option<Reconnect>,
     pub(super) deadline: Option<Duration>,
     counters: Arc<Counters>,
@@ -104,7 +104,7 @@ enum Dropped {
 
 impl fmt::Debug for LocalConn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {:?}", self.address, self.conn())
+        write!(f, "{} on {:?}", self.route.name(), self.conn())
     }
 }
 
@@ -119,21 +119,17 @@ impl Drop for LocalConn {
 impl LocalConn {
     /// Opens the worker, without a connection.
     pub(crate) fn open(config: Config, url: &str) -> Result<Self, ConnectError> {
-        let address: Address = url.parse()?;
+        let route = Route::parse(url, &config.engine.connect.tls)?;
         let reconnect = config.reconnect;
         let (plan, limits) = config.validate()?;
-        let (inline, counters) = workers::inline(
-            &any_for(std::slice::from_ref(&address)),
-            &plan,
-            limits,
-            Arc::new(Registry::default()),
-            Arc::default(),
-        )?;
+        let (any, nothing) = (any_for(&route.kinds()), Arc::new(Registry::default()));
+        let inline = workers::inline(&any, &plan, limits, nothing, Arc::default());
+        let (inline, counters) = inline.map_err(|error| route.explain(error.into()))?;
         Ok(Self {
             turns: RefCell::new(inline),
             conn: Cell::new(NOWHERE),
             negotiated: OnceCell::new(),
-            address,
+            route,
             reconnect,
             deadline: limits.deadline,
             counters,
@@ -152,16 +148,14 @@ impl LocalConn {
 
     /// Connects; blocks, at most for the connect and handshake time-outs.
     pub(crate) fn connect(&self) -> Result<(), ConnectError> {
-        if here::is_alone_at(&self.address) {
-            return Err(ConnectError::OwnWorker { address: self.address.to_string() });
-        }
-        let connected = self.turns().connect(&self.address)?;
-        self.connected(connected);
+        let options = self.turns().handle().connect_options().clone();
+        let connect = |address: &_, options: &_| self.turns().connect_with(address, options);
+        self.connected(self.route.open(&options, connect)?);
         Ok(())
     }
 
     /// Takes a connection that was made, unless there is one.
-    pub(super) fn connected(&self, (conn, negotiated): (ConnId, Arc<Negotiated>)) {
+    pub(super) fn connected(&self, (conn, negotiated): Opened) {
         if self.negotiated.set(negotiated).is_ok() {
             self.conn.set(conn);
         }
@@ -177,8 +171,8 @@ impl LocalConn {
         self.turns().with(|node, io| node.command(io, command));
     }
 
-    pub(super) fn address(&self) -> &Address {
-        &self.address
+    pub(super) fn route(&self) -> &Route {
+        &self.route
     }
 
     pub(crate) fn negotiated(&self) -> Option<&Negotiated> {

@@ -16,7 +16,7 @@ use std::{
 
 use gimmal_engine::{
     OpenError, StartError,
-    transport::{CloseReason, ConnId, Negotiated, thread},
+    transport::{CloseReason, thread},
 };
 
 use super::LocalConn;
@@ -26,9 +26,10 @@ use crate::{
     error::ConnectError,
     oneshot::{Receiver, Sender, oneshot},
     reconnect::{Backoff, persist},
+    route::Opened,
 };
 
-type Connected = Result<(ConnId, Arc<Negotiated>), OpenError>;
+type Connected = Result<Opened, ConnectError>;
 
 /// A local client that is being connected, see [`LocalClient::dial`](super::LocalClient::dial).
 #[must_use = "the client is connected when this is polled to its end"]
@@ -39,7 +40,7 @@ pub struct Dialling {
 
 impl fmt::Debug for Dialling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dialling({})", self.local.address())
+        write!(f, "Dialling({})", self.local.route().name())
     }
 }
 
@@ -47,17 +48,20 @@ impl Dialling {
     /// Dials by a thread: once, or until somebody answers.
     pub(super) fn of(local: &Rc<LocalConn>, again: Option<Reconnect>) -> Self {
         let (sender, receiver) = oneshot();
-        let (handle, address) = (local.turns().handle(), local.address().clone());
+        let (handle, route) = (local.turns().handle(), local.route().clone());
         let dial = move || match again {
-            None => sender.send(handle.connect(&address)),
+            None => {
+                let open = |address: &_, options: &_| handle.connect_with(address, options);
+                sender.send(route.open(handle.connect_options(), open));
+            }
             Some(reconnect) => {
                 let options = reconnect.options(handle.connect_options());
                 let attempt = || {
                     let is_wanted = sender.is_wanted() && !handle.is_gone();
-                    is_wanted.then(|| handle.connect_with(&address, &options))
+                    let open = |address: &_, options: &_| handle.connect_with(address, options);
+                    is_wanted.then(|| route.open(&options, open))
                 };
-                if let Some(connected) = persist(&mut Backoff::new(&reconnect), &address.to_string(), attempt)
-                {
+                if let Some(connected) = persist(&mut Backoff::new(&reconnect), &route.name(), attempt) {
                     sender.send(Ok(connected));
                 }
             }
@@ -78,7 +82,7 @@ impl Future for Dialling {
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
         Pin::new(receiver).poll(context).map(|connected| {
-            let stopped = || Err(OpenError::Worker("the thread that dials has ended"));
+            let stopped = || Err(OpenError::Worker("the thread that dials has ended").into());
             let connected = connected.unwrap_or_else(stopped)?;
             this.local.connected(connected);
             Ok(())

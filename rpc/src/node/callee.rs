@@ -14,12 +14,13 @@ use gimmal_engine::{
 use super::{
     Conn, Node,
     answers::{Sent, drop_answered, send_refusal, send_value, status_answer},
+    failure::Failure,
     large::enclose,
     noted::send_noted,
     pulls::drop_admitted,
     request::Unsent,
     serving::{Answered, State},
-    tasks::{Failure, Polled, Served, discard},
+    tasks::{Polled, Served, discard},
 };
 use crate::{
     copied,
@@ -42,7 +43,7 @@ impl Node {
         head: ResponseHead,
         text: String,
     ) -> Result<(), Violation> {
-        self.counters.refused.increment();
+        self.count_refused(head);
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         let sent = send_refusal(io, conn, id, head, &text);
         if sent.is_err() && !here.serving.refuse_later(id, head, text) {
@@ -201,9 +202,24 @@ impl Node {
     ) -> Result<(), Violation> {
         let text = "too many handlers are pending on this worker";
         let head = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
-        self.counters.refused.increment();
+        self.count_refused(head);
         self.answer(io, conn, id, Time::NEVER, Answered::Bytes(head, text.into()));
         Ok(())
+    }
+
+    /// Counts a request that is refused, by cause.
+    #[cold]
+    pub(super) fn count_refused(&self, head: ResponseHead) {
+        self.counters.refused.increment();
+        match head {
+            ResponseHead::Status { code: Code::ResourceExhausted, .. } => {
+                self.counters.overloaded.increment()
+            }
+            ResponseHead::Status { code: Code::PermissionDenied | Code::Unauthenticated, .. } => {
+                self.counters.denied.increment();
+            }
+            _ => {}
+        }
     }
 
     /// A handler was done when it was polled first: its answer leaves, and its box is kept.
@@ -301,11 +317,13 @@ impl Node {
     }
 
     #[cold]
-    pub(super) fn note_failure(&self, method: &Method, failure: Failure) -> (Code, Fate, &'static str) {
-        let status = failure.status();
+    pub(super) fn note_failure(&self, method: &Method, failure: Failure) -> (Code, Fate, String) {
+        let status = failure.status(method);
         if failure.is_panic() {
             self.counters.panics.increment();
-            tracing::error!(%method, "{}", status.2);
+            if let Some(left_out) = self.tasks.log_line() {
+                tracing::error!(left_out, "{}", status.2);
+            }
         }
         status
     }

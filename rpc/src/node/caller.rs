@@ -70,7 +70,7 @@ impl Node {
         method: &'static Method,
         timeout: Timeout,
         source: impl Source,
-        (loan, lanes): (&mut Option<Loan>, Option<Box<Lanes>>),
+        (loan, mut lanes): (&mut Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
         self.counters.calls.increment();
@@ -86,11 +86,11 @@ impl Node {
         if !here.calls.is_queued()
             && let Some(id) = here.calls.next_wire()
         {
-            let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
+            let window = lanes.as_mut().map_or(0, |lanes| lanes.open(&here.budget));
             let head = RequestHead::new(method, timeout.us(), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { source.flags() };
-            match send_request(io, conn, id, (flags, head), &mut here.headers.sent, loan, &source) {
+            match send_request(io, conn, id, (method, flags, head), &mut here.headers, loan, &source) {
                 Ok(()) => {
                     copied::count(source.written(), &self.counters.copied_requests);
                     if method.is_oneway {
@@ -218,13 +218,13 @@ impl Node {
             && let Some(method) = call.method
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
-            let window = call.lanes.as_ref().map_or(0, |lanes| lanes.window());
+            let window = call.lanes.as_mut().map_or(0, |lanes| lanes.open(&here.budget));
             let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { call.flags };
             let source = Fresh::new(&body[..]);
             let sent =
-                send_request(io, conn, id, (flags, head), &mut here.headers.sent, &mut call.loan, &source);
+                send_request(io, conn, id, (method, flags, head), &mut here.headers, &mut call.loan, &source);
             if sent.is_ok() {
                 copied::count(&body, &self.counters.copied_requests);
             }

@@ -36,6 +36,7 @@ impl Node {
             Kind::Item | Kind::End | Kind::Credit => return self.streamed(io, conn, (kind, flags), id, body),
             Kind::Cancel => self.cancelled(io, conn, id),
             Kind::GoAway => self.gone_away(conn, io.now()),
+            Kind::Schema => return self.schema_arrived(conn, body),
         }
         Ok(())
     }

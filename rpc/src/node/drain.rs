@@ -19,7 +19,8 @@ use gimmal_engine::{
 
 use super::{
     Node, REMEMBERED,
-    tasks::{Failure, Polled, discard},
+    failure::Failure,
+    tasks::{Polled, discard},
 };
 use crate::{
     frame::{Flags, Kind},

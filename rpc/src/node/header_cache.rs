@@ -2,6 +2,7 @@
 
 use gimmal_engine::transport::Violation;
 
+use super::schemas::Schemas;
 use crate::{
     frame::{RequestHead, RequestWords},
     service::Entry,
@@ -11,7 +12,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requested {
     pub(super) head: RequestHead,
-    /// The method, if it is here and spelled alike.
+    /// The method, if it is here and its types are alike.
     pub(super) entry: Option<Entry>,
 }
 
@@ -22,6 +23,8 @@ pub(super) struct HeaderCache {
     pub(super) sent: Option<RequestWords>,
     /// Sent by the peer.
     pub(super) received: Option<Requested>,
+    /// What goes ahead of a method's first header.
+    pub(super) schemas: Schemas,
 }
 
 impl HeaderCache {

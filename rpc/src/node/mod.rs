@@ -11,6 +11,7 @@ mod callee;
 mod caller;
 mod dispatch;
 mod drain;
+mod failure;
 mod header_cache;
 mod large;
 mod map;
@@ -21,7 +22,10 @@ mod raw;
 mod request;
 mod requests;
 mod responses;
+mod schemas;
 mod serving;
+#[cfg(test)]
+mod sim_bytes;
 #[cfg(test)]
 mod sim_streams;
 #[cfg(test)]
@@ -74,6 +78,7 @@ use crate::{
     shared::{Enrolled, Shared},
     stats::Counters,
     status::Fate,
+    stream::{Budget, Owner},
     task::Seat,
     wake::Waking,
 };
@@ -90,8 +95,12 @@ pub(crate) struct Conn {
     draft: Draft,
     /// One-way handlers that are pending.
     one_way: usize,
-    /// Whether any call had streams: only then they are looked for.
+    /// Whether any call had streams.
     streams_seen: bool,
+    /// Calls with streams that wait for room, in turn.
+    behind: VecDeque<Owner>,
+    /// Of the windows of its streams.
+    budget: Arc<Budget>,
     /// It was logged that they have every place of the window.
     has_warned: bool,
     watcher: Option<Arc<dyn Watcher>>,
@@ -141,7 +150,7 @@ pub(crate) struct Node {
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
     mark: u64,
     calls_live: usize,
-    /// Of calls that ended in this turn.
+    /// Tasks of other threads, of calls that ended.
     waking: Waking,
     /// Accesses of peers' memory that are in flight; a window of them for each connection.
     accesses: BTreeMap<(ConnId, u64), Responder<Ended>>,
@@ -175,7 +184,7 @@ impl Node {
             registry,
             seats,
             tasks: Tasks::new(&limits, Arc::clone(&reach), shared.runtime.clone(), Arc::clone(&counters)),
-            waking: Waking::new(&shared.woken),
+            waking: Waking::new(&shared.woken, here::is_worker()),
             shared,
             reach,
             counters,
@@ -358,6 +367,12 @@ impl App for Node {
                 draft: Draft::default(),
                 one_way: 0,
                 streams_seen: false,
+                behind: VecDeque::new(),
+                budget: Budget::new(
+                    self.limits.stream_window,
+                    self.limits.stream_budget,
+                    self.limits.message_bytes_max,
+                ),
                 has_warned: false,
                 watcher: None,
                 owes_go_away: false,
@@ -422,6 +437,9 @@ impl App for Node {
     }
 
     fn closed<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
+        if matches!(reason, CloseReason::Violation(_)) {
+            self.counters.violations.increment();
+        }
         if self.closings.len() == REMEMBERED {
             self.closings.pop_front();
         }
@@ -499,9 +517,10 @@ impl App for Node {
         if now >= self.next_deadline {
             acted |= self.expire(io);
         }
-        self.waking.wake_all();
+        // Over a device a turn that finds nothing may come late, so nobody waits for it.
+        let waits = self.waking.end_turn(if P::IN_MEMORY { self.calls_live } else { 0 });
         // What was sent just now leaves with a turn, so there must be one.
-        if acted { now } else { self.next_deadline }
+        if acted || waits { now } else { self.next_deadline }
     }
 
     fn has_only_callers(&self) -> bool {

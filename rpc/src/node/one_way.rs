@@ -58,12 +58,16 @@ impl Node {
                 && entry.method.kind == MethodKind::Async
                 && !self.shared.draining.load(std::sync::atomic::Ordering::Relaxed)
         });
+        let is_known = entry.is_some();
         let started = entry.is_some_and(|entry| self.run_one_way(conn, &entry, arguments));
         let peer = self.conns.get_mut(conn).map(|here| &here.peer);
         if started {
             peer.inspect(|peer| peer.one_way_started.increment());
         } else {
             self.counters.refused.increment();
+            if is_known {
+                self.counters.overloaded.increment();
+            }
             peer.inspect(|peer| peer.one_way_refused.increment());
         }
     }

@@ -68,7 +68,9 @@ impl Node {
         let service = self.registry.service(entry);
         catch_unwind(AssertUnwindSafe(|| service.admit(entry.index(), &cx))).unwrap_or_else(|_| {
             self.counters.panics.increment();
-            tracing::error!(method = %entry.method, "a layer of the service panicked");
+            if let Some(left_out) = self.tasks.log_line() {
+                tracing::error!(method = %entry.method, left_out, "a layer of the service panicked");
+            }
             Err(Status::refused(Code::Internal, "a layer of the service panicked"))
         })
     }
@@ -102,8 +104,8 @@ impl Node {
         // Its offer is gone.
         let _ = self.drop_state(state);
         self.counters.serving.decrement();
-        self.counters.refused.increment();
         let head = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
+        self.count_refused(head);
         let text = format!("the request's bulk was not brought: {why}");
         self.answer(io, conn, id, Time::NEVER, Answered::Bytes(head, clip(&text).into()));
     }

@@ -10,7 +10,7 @@ use gimmal_engine::{
     transport::{ConnId, Port, Time},
 };
 
-use super::{Node, answers::status_bytes, serving::Answered, tasks::Failure};
+use super::{Node, answers::status_bytes, failure::Failure, serving::Answered};
 use crate::{
     batch::{self, ITEM_BYTES, Items, item_bytes},
     cx::{Cx, Peer},
@@ -21,8 +21,8 @@ use crate::{
     status::Status,
 };
 
-/// A response that is not in place; `None` after a panic.
-type Beside = Option<(ResponseHead, Vec<u8>)>;
+/// A response that is not in place, or what the method panicked of.
+type Beside = Result<(ResponseHead, Vec<u8>), Failure>;
 
 /// The length of a value that was written in place, or the response that goes instead.
 type Ended = Result<usize, Beside>;
@@ -48,8 +48,8 @@ impl Raw<'_> {
                 refusal = Some(status);
             }
         };
-        if catch_unwind(AssertUnwindSafe(run)).is_err() {
-            return Err(None);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+            return Err(Err(Failure::of(&*panic)));
         }
         if let Some(status) = refusal {
             return refused(&status);
@@ -57,10 +57,10 @@ impl Raw<'_> {
         match answer.finish() {
             // Its metadata goes before it, so it waits beside.
             Ok(bytes) if self.cx.peer.answer_notes.any() => {
-                Err(Some((ResponseHead::Ok, place[..bytes].to_vec()))) // metadata
+                Err(Ok((ResponseHead::Ok, place[..bytes].to_vec()))) // metadata
             }
             Ok(bytes) => Ok(bytes),
-            Err(beside) => Err(Some(beside)),
+            Err(beside) => Err(Ok(beside)),
         }
     }
 
@@ -72,7 +72,7 @@ impl Raw<'_> {
 
 #[cold]
 fn refused(status: &Status) -> Ended {
-    Err(Some((ResponseHead::of(status), status_bytes(status))))
+    Err(Ok((ResponseHead::of(status), status_bytes(status))))
 }
 
 /// The context of the calls that run next, but for their slots and marks.
@@ -123,8 +123,7 @@ impl Node {
             // No room even for the head: the answer goes beside, and leaves when there is.
             // An empty value is in place without any.
             beside = Some(
-                call.run_without_place()
-                    .map_or_else(|beside| beside, |_| Some((ResponseHead::Ok, Vec::new()))),
+                call.run_without_place().map_or_else(|beside| beside, |_| Ok((ResponseHead::Ok, Vec::new()))),
             );
         }
         running.store(0, Ordering::Relaxed);
@@ -218,8 +217,8 @@ impl Node {
         beside: Beside,
     ) {
         let answered = match beside {
-            Some((head, bytes)) => Answered::Bytes(head, bytes),
-            None => self.failed(entry.method, Failure::Panicked),
+            Ok((head, bytes)) => Answered::Bytes(head, bytes),
+            Err(failure) => self.failed(entry.method, failure),
         };
         self.answer(io, conn, id, Time::NEVER, answered);
     }

@@ -7,11 +7,14 @@ use gimmal_engine::{
     transport::{ConnId, Loan, Port},
 };
 
+use super::header_cache::HeaderCache;
 use crate::{
     codec::{Compose, EncodeError, compose_into},
     error::TransportError,
     frame::{BARE_REQUEST, Flags, Kind, REQUEST_BYTES, RequestWords},
     id::CallId,
+    method::Method,
+    shape::Form,
     status::Fate,
 };
 
@@ -148,24 +151,27 @@ pub(super) enum Unsent<E> {
     Never(E),
 }
 
-/// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave. `last` is the
+/// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave. `headers` has the
 /// header of the connection's last plain request.
 #[inline(always)]
 pub(super) fn send_request<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
-    (flags, head): (Flags, RequestWords),
-    last: &mut Option<RequestWords>,
+    (method, flags, head): (&Method, Flags, RequestWords),
+    headers: &mut HeaderCache,
     loan: &mut Option<Loan>,
     source: &impl Source,
 ) -> Result<(), Unsent<TransportError>> {
     let mut failure = None;
     let (is_plain, kind) = (flags == Flags::NONE, Kind::Request.with(flags));
+    let is_again = is_plain && headers.sent == Some(head);
+    if !is_again && method.form == Form::Named && !headers.schemas.tell(io, conn, method) {
+        return Err(Unsent::Blocked);
+    }
     // A closure for each way, so that what it does becomes part of that way.
     let sent = match loan.take().filter(|bulk| !bulk.is_empty()) {
         None => {
-            let is_again = is_plain && *last == Some(head);
             let (kind, front) = if is_again { (BARE_REQUEST, None) } else { (kind, Some(head)) };
             let put = |body: &mut [u8]| put_request(body, front, source, &mut failure);
             io.send(conn, Head { kind, aux: id.aux() }, REQUEST_BYTES, put)
@@ -180,7 +186,7 @@ pub(super) fn send_request<P: Port>(
         }
     };
     if is_plain && sent.is_ok() {
-        *last = Some(head);
+        headers.sent = Some(head);
     }
     match sent {
         Ok(()) => Ok(()),

@@ -4,18 +4,22 @@ use std::sync::atomic::Ordering;
 
 use gimmal_engine::{
     Io, RemoteBulk,
-    transport::{ConnId, Port, Violation},
+    transport::{
+        ConnId, Port, Violation,
+        pack::{high_half, low_half},
+    },
 };
 
-use super::{Node, header_cache::Requested};
+use super::{Node, header_cache::Requested, schemas::FRONT_BYTES};
 use crate::{
     batch::Items,
     copied,
     frame::{Flags, RequestHead, ResponseHead},
     id::CallId,
     metadata,
-    method::MethodKind,
+    method::{Method, MethodKind},
     service::Entry,
+    shape::Form,
     status::{Code, Fate},
 };
 
@@ -37,7 +41,8 @@ impl Node {
         }
         let (head, arguments) = RequestHead::parse(body)?;
         let found = self.registry.find(head.method);
-        let entry = found.filter(|entry| entry.method.signature_hash == head.signature);
+        let entry = found
+            .filter(|entry| entry.method.signature_hash == head.signature || self.types_fit(conn, &head));
         let requested = Requested { head, entry };
         if flags.has(Flags::ONE_WAY) {
             self.one_way_arrived(io, conn, &requested, arguments, bulk);
@@ -54,6 +59,30 @@ impl Node {
             here.headers.received = Some(requested);
         }
         self.serve(io, conn, id, &requested, arguments, bulk)
+    }
+
+    /// A message with [`Kind::Schema`](crate::frame::Kind::Schema) arrived.
+    #[cold]
+    pub(super) fn schema_arrived(&mut self, conn: ConnId, body: &[u8]) -> Result<(), Violation> {
+        let (called, types) = body
+            .split_first_chunk::<FRONT_BYTES>()
+            .ok_or(Violation::Malformed { what: "schema of a method" })?;
+        let called = u64::from_le_bytes(*called);
+        let found = self.registry.find(low_half(called)).map(|entry| entry.method);
+        let differs =
+            |method: &Method| method.form == Form::Named && method.signature_hash != high_half(called);
+        match (found, self.conns.get_mut(conn)) {
+            (Some(method), Some(here)) if differs(method) => {
+                here.headers.schemas.judge(called, method, types)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a caller's types, which differ from ours, were found to fit.
+    #[cold]
+    fn types_fit(&mut self, conn: ConnId, head: &RequestHead) -> bool {
+        self.conns.get_mut(conn).is_some_and(|here| here.headers.schemas.fit(head))
     }
 
     /// A request without a header arrived.
@@ -157,12 +186,11 @@ impl Node {
         if self.shared.draining.load(Ordering::Relaxed) {
             return refused(Code::Unavailable, "the server is shutting down".to_owned());
         }
-        let RequestHead { method, signature, .. } = requested.head;
-        let Some(entry) = self.registry.find(method) else {
+        let Some(entry) = self.registry.find(requested.head.method) else {
             // The caller knows its name.
             return refused(Code::Unimplemented, String::new());
         };
-        if entry.method.signature_hash != signature {
+        if requested.entry.is_none() {
             return (ResponseHead::Mismatch, entry.method.declared());
         }
         let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());

@@ -232,12 +232,6 @@ impl Serving {
         self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok())
     }
 
-    /// Every slot with streams, and its mark.
-    pub(super) fn all_streaming(&self) -> Vec<(u32, u64)> {
-        let streams = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.lanes.is_some());
-        streams.map(|(index, slot)| (index, slot.mark)).collect()
-    }
-
     /// Frees every slot, for a connection that is gone.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (u32, State)> {
         let slots = (0u32..).zip(&mut self.slots);

@@ -56,7 +56,7 @@ impl Relay for Relayer {
             match items.next().await {
                 Some(Ok(item)) => count += 1 + u32::from(out.send(&(number + item)).await.is_err()) * 1000,
                 Some(Err(error)) => {
-                    assert_eq!(error, ReadError::Aborted);
+                    assert_eq!(error, ReadError::Aborted(if number.is_multiple_of(2) { 0 } else { number }));
                     return Err(count);
                 }
                 None => {
@@ -72,7 +72,7 @@ impl Relay for Relayer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Finish,
-    /// The sink is dropped.
+    /// The sink is dropped, or reset with a code.
     Drop,
     /// The call is dropped, then the sink is finished.
     DropCall,
@@ -119,7 +119,8 @@ struct Run {
 impl Run {
     fn new(seed: u64, sim: SimConfig) -> Self {
         let sim = Sim::new(sim);
-        let config = Config { window: 5, ..config(8) };
+        // A stream's items do not fit in its window.
+        let config = Config { window: 5, stream_window: 4 << 10, ..config(8) };
         let committed = Relayer::default();
         let (mut server, served) = node(&sim, &config, vec![Arc::new(serve_relay(committed.clone()))]);
         let (mut client, called) = node(&sim, &config, Vec::new());
@@ -177,6 +178,8 @@ impl Run {
                         (stream.tie, stream.is_cancelled) = (None, true);
                     }
                     up.finish();
+                } else if stream.number % 2 == 1 {
+                    up.reset(stream.number);
                 }
             }
             if rng.below(2 + u64::from(stream.number % 5) * 3) == 0 {

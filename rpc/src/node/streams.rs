@@ -1,6 +1,9 @@
 //! Items, their credit and their ends, for both roles.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+};
 
 use gimmal_engine::{
     Head, Io, SendError,
@@ -8,7 +11,7 @@ use gimmal_engine::{
 };
 
 use super::{
-    Node,
+    Conn, Node,
     answers::{drop_answered, status_answer},
     serving::{Answered, State},
     tasks::{Polled, Served},
@@ -27,10 +30,14 @@ use crate::{
 
 /// Lanes looked at in one turn.
 const LANES: usize = 256;
+/// Most bytes of items that a call sends before others have their turn.
+const TURN_BYTES: usize = 64 << 10;
 
 /// How far sending came.
 enum Pumped {
     Done,
+    /// Others first.
+    Turn,
     Blocked,
     TooLarge(usize),
 }
@@ -43,16 +50,32 @@ fn pump<P: Port>(
     lanes: &mut Lanes,
     (items, credit): (Flags, Flags),
 ) -> Pumped {
-    while let Some(owed) = lanes.next_owed() {
+    let (mut sent_bytes, limit) = (0, io.body_bytes_max(conn));
+    while let Some(owed) = lanes.next_owed(limit) {
         let number;
         let (kind, bytes): (u16, &[u8]) = match &owed {
-            Owed::Item(bytes) => (Kind::Item.with(items), bytes),
-            Owed::Credit(count) => {
-                number = count.to_le_bytes();
+            Owed::Item { bytes, is_short, has_more } => {
+                if sent_bytes >= TURN_BYTES {
+                    return Pumped::Turn;
+                }
+                sent_bytes += bytes;
+                let flags = if *is_short { items.and(Flags::SHORT) } else { items };
+                let flags = if *has_more { flags.and(Flags::LARGE) } else { flags };
+                (Kind::Item.with(flags), &lanes.item()[..*bytes])
+            }
+            Owed::Credit { bytes, .. } => {
+                number = bytes.to_le_bytes();
                 (Kind::Credit.with(credit), &number)
             }
-            Owed::End => (Kind::End.with(Flags::NONE), &[]),
-            Owed::Abort => (Kind::End.with(Flags::ABORT), &[]),
+            Owed::Stop(code) => {
+                number = code.to_le_bytes();
+                (Kind::Credit.with(credit.and(Flags::ABORT)), &number)
+            }
+            Owed::End => (Kind::End.with(items), &[]),
+            Owed::Abort(code) => {
+                number = code.to_le_bytes();
+                (Kind::End.with(items.and(Flags::ABORT)), &number)
+            }
         };
         let head = Head { kind, aux: id.aux() };
         let sent = io.send(conn, head, bytes.len(), |body| {
@@ -61,7 +84,9 @@ fn pump<P: Port>(
         });
         match sent {
             Ok(()) => lanes.left(owed),
-            Err(SendError::TooLarge { limit, .. }) => return Pumped::TooLarge(limit),
+            Err(SendError::TooLarge { limit, .. }) => {
+                return Pumped::TooLarge(limit.max(lanes.item_bytes_max));
+            }
             Err(_) => {
                 lanes.blocked(owed);
                 return Pumped::Blocked;
@@ -69,6 +94,31 @@ fn pump<P: Port>(
         }
     }
     Pumped::Done
+}
+
+/// Puts a call behind the others of its connection, until there is room or its turn has come again.
+fn fall_behind(behind: &mut VecDeque<Owner>, lanes: &mut Lanes, pumped: &Pumped, owner: Owner) {
+    match pumped {
+        Pumped::Turn => lanes.look_again(),
+        Pumped::Blocked if !std::mem::replace(&mut lanes.is_behind, true) => behind.push_back(owner),
+        _ => {}
+    }
+}
+
+impl Conn {
+    /// The lanes of a call that has not ended.
+    fn lanes_of(&mut self, owner: Owner) -> Option<&mut Lanes> {
+        match owner {
+            Owner::Caller(key) => {
+                let index = self.calls.find(CallKey::from_bits(key))?;
+                self.calls.streaming(index).map(|(_, lanes)| lanes)
+            }
+            Owner::Callee(slot, mark) => {
+                let slot = self.serving.slot(slot).filter(|slot| slot.mark == mark)?;
+                slot.lanes.as_deref_mut()
+            }
+        }
+    }
 }
 
 const fn broken(what: &'static str) -> Violation {
@@ -115,7 +165,9 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn) else { return };
         let Some(index) = here.calls.find(key) else { return };
         let Some((id, lanes)) = here.calls.streaming(index) else { return };
-        if let Pumped::TooLarge(limit) = pump(io, conn, id, lanes, (Flags::NONE, Flags::DOWN)) {
+        let pumped = pump(io, conn, id, lanes, (Flags::NONE, Flags::DOWN));
+        fall_behind(&mut here.behind, lanes, &pumped, Owner::Caller(key.bits()));
+        if let Pumped::TooLarge(limit) = pumped {
             here.calls.withdraw(index);
             let error = TransportError::Item { limit };
             self.finish(conn, index, error);
@@ -129,8 +181,10 @@ impl Node {
         let Some(slot) = here.serving.slot(index).filter(|slot| slot.mark == mark) else { return };
         let id = CallId { slot: index, generation: slot.generation };
         let Some(lanes) = &mut slot.lanes else { return };
-        match pump(io, conn, id, lanes, (Flags::DOWN, Flags::NONE)) {
-            Pumped::Blocked => {}
+        let pumped = pump(io, conn, id, lanes, (Flags::DOWN, Flags::NONE));
+        fall_behind(&mut here.behind, lanes, &pumped, Owner::Callee(index, mark));
+        match pumped {
+            Pumped::Blocked | Pumped::Turn => {}
             Pumped::Done => {
                 let State::Ended(answered) = &mut slot.state else { return };
                 let is_good = answered.is_good();
@@ -150,7 +204,7 @@ impl Node {
                 self.counters.serving.decrement();
                 let _ = self.drop_state(state);
                 let text = format!(
-                    "an item is above the limit of {limit} bytes; send smaller items, or raise port.ring_bytes at the receiver"
+                    "an item is above the limit of {limit} bytes; send smaller items, or raise message_bytes_max at the server"
                 );
                 let head = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::Ran };
                 self.answer(io, conn, id, Time::NEVER, Answered::Bytes(head, text.into()));
@@ -158,13 +212,24 @@ impl Node {
         }
     }
 
-    /// There is room again.
+    /// There is room again: for every call that found none, in turn, until there is none again.
     pub(super) fn pump_all<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
-        let Some(here) = self.conns.get_mut(conn) else { return };
-        if here.streams_seen {
-            let (calls, slots) = (here.calls.all_streaming(), here.serving.all_streaming());
-            calls.into_iter().for_each(|key| self.pump_call(io, conn, key));
-            slots.into_iter().for_each(|(slot, mark)| self.pump_slot(io, conn, slot, mark));
+        let mut left = self.conns.get_mut(conn).map_or(0, |here| here.behind.len());
+        while left > 0
+            && let Some(here) = self.conns.get_mut(conn)
+            && let Some(owner) = here.behind.pop_front()
+        {
+            left -= 1;
+            let Some(lanes) = here.lanes_of(owner) else { continue };
+            lanes.is_behind = false;
+            match owner {
+                Owner::Caller(key) => self.pump_call(io, conn, CallKey::from_bits(key)),
+                Owner::Callee(slot, mark) => self.pump_slot(io, conn, slot, mark),
+            }
+            let here = self.conns.get_mut(conn);
+            if here.and_then(|here| here.lanes_of(owner)).is_some_and(|lanes| lanes.is_behind) {
+                return;
+            }
         }
     }
 
@@ -178,7 +243,7 @@ impl Node {
         body: &[u8],
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        if matches!((kind, flags), (Kind::Item, Flags::DOWN) | (Kind::Credit, Flags::NONE)) {
+        if (kind == Kind::Credit) != flags.has(Flags::DOWN) {
             let Some(index) = here.calls.posted(id) else { return Ok(()) };
             let key = here.calls.key(index);
             let lanes = here.calls.call(index).lanes.as_mut();
@@ -217,7 +282,8 @@ impl Node {
         let Some(place) = self.tasks.place() else { return self.no_place(io, conn, id) };
         here.streams_seen = true;
         let peer = Arc::clone(&here.peer);
-        let lanes = lanes_of_callee(entry.method.streams_up, entry.method.streams_down, window);
+        let (up, down) = (entry.method.streams_up, entry.method.streams_down);
+        let lanes = lanes_of_callee(up, down, window, &here.budget);
         lanes.bind(&self.reach, conn, Owner::Callee(id.slot, mark));
         let seat = &mut self.seats[entry.number()];
         (seat.up, seat.down) = (lanes.rx.clone(), lanes.tx.clone());
@@ -268,14 +334,17 @@ fn cut(answered: Answered) -> Answered {
 }
 
 fn handle(lanes: &mut Lanes, (kind, flags): (Kind, Flags), body: &[u8]) -> Result<(), Violation> {
-    let (fine, what) = match kind {
-        Kind::Item => (lanes.arrived(body), "an item of a stream without credit"),
-        Kind::End => {
-            let aborted = flags.has(Flags::ABORT);
-            let state = if aborted { stream::State::Aborted } else { stream::State::Ended };
-            (lanes.ended(state), "the end of a stream")
+    let (fine, what) = match (kind, flags.has(Flags::ABORT)) {
+        (Kind::Item, is_short) => {
+            let arrived = lanes.arrived(body, (is_short, flags.has(Flags::LARGE)));
+            (arrived, "an item of a stream without credit")
         }
-        _ => (lanes.credited(frame::parse_credit(body)?), "credit of a stream"),
+        (Kind::End, false) => (lanes.ended(stream::State::Ended), "the end of a stream"),
+        (Kind::End, true) => {
+            (lanes.ended(stream::State::Aborted(frame::parse_number(body)?)), "the end of a stream")
+        }
+        (_, false) => (lanes.credited(frame::parse_number(body)?), "credit of a stream"),
+        (_, true) => (lanes.stopped(frame::parse_number(body)?), "the stop of a stream"),
     };
     if fine { Ok(()) } else { Err(broken(what)) }
 }

@@ -103,8 +103,15 @@ impl Node {
             && let Some(id) = here.calls.next_wire()
         {
             let source = Fresh::new(*request);
-            let sent =
-                send_request(io, conn, id, (Flags::NONE, head), &mut here.headers.sent, &mut None, &source);
+            let sent = send_request(
+                io,
+                conn,
+                id,
+                (method, Flags::NONE, head),
+                &mut here.headers,
+                &mut None,
+                &source,
+            );
             if sent.is_ok() {
                 here.calls.insert_tagged(id, method, times, Tagged { pipeline, tag: *tag });
                 posted = 1;

@@ -1,23 +1,22 @@
 //! Handlers that are pending on a worker.
 
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use gimmal_engine::transport::{ConnId, time};
+use gimmal_engine::transport::{ConnId, Instant, parts::LogPace, time};
 
+use super::failure::Failure;
 use crate::{
     config::Limits,
     id::CallId,
     method::Method,
     reach::{Reach, TaskWake},
-    runtime::{HasEnded, Runtime},
+    runtime::Runtime,
     stats::Counters,
-    status::{Code, Fate},
     task::BoxTask,
 };
 
@@ -27,50 +26,6 @@ pub(crate) enum Polled {
     Pending,
     Ready,
     Failed(Failure),
-}
-
-/// Why a handler ended without an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failure {
-    Panicked,
-    /// It panicked, because it used tokio in a server without a runtime.
-    NoRuntime,
-    /// The server's runtime has ended.
-    RuntimeEnded,
-}
-
-impl Failure {
-    /// The failure behind a panic. Tokio reports a missing runtime in no other way.
-    pub(crate) fn of(panic: &(dyn Any + Send)) -> Self {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let words = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-        if words.contains("must be called from the context of a Tokio 1.x runtime") {
-            Self::NoRuntime
-        } else if panic.is::<HasEnded>()
-            || words.contains("Tokio 1.x context was found, but it is being shutdown")
-        {
-            Self::RuntimeEnded
-        } else {
-            Self::Panicked
-        }
-    }
-
-    pub(crate) const fn is_panic(self) -> bool {
-        !matches!(self, Self::RuntimeEnded)
-    }
-
-    /// What the caller is told.
-    pub(crate) const fn status(self) -> (Code, Fate, &'static str) {
-        match self {
-            Self::Panicked => (Code::Internal, Fate::Ran, "the handler panicked"),
-            Self::NoRuntime => (
-                Code::Internal,
-                Fate::Ran,
-                "the handler panicked: it uses tokio, and its server has no runtime; give it one with ServerBuilder::runtime",
-            ),
-            Self::RuntimeEnded => (Code::Unavailable, Fate::MaybeRan, "the runtime of the server has ended"),
-        }
-    }
 }
 
 /// Polls a handler; a panic stays in here.
@@ -121,6 +76,8 @@ pub(crate) struct Tasks {
     /// How long a poll may take before it is reported; zero: as long as it likes.
     slow_poll: Duration,
     counters: Arc<Counters>,
+    /// Paces the lines about handlers, of which peers cause as many as they like.
+    log: LogPace,
 }
 
 impl std::fmt::Debug for Tasks {
@@ -139,7 +96,17 @@ impl Tasks {
         let Limits { tasks_max: max, slow_poll, .. } = *limits;
         // Without a runtime a poll costs no look at the clock.
         let slow_poll = if runtime.is_some() { slow_poll } else { Duration::ZERO };
-        Self { places: Vec::new(), free: Vec::new(), one_way: 0, max, reach, runtime, slow_poll, counters }
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            one_way: 0,
+            max,
+            reach,
+            runtime,
+            slow_poll,
+            counters,
+            log: LogPace::default(),
+        }
     }
 
     /// To be called before a handler is polled. Returns what is to be given to [`Tasks::polled`].
@@ -166,7 +133,15 @@ impl Tasks {
     fn was_slow(&self, took: Duration, method: &Method) {
         self.counters.slow_polls.increment();
         let ms = took.as_millis();
-        tracing::warn!(%method, ms, "a handler blocked its worker: await there, or hand the work to another thread");
+        if let Some(left_out) = self.log_line() {
+            tracing::warn!(%method, ms, left_out, "a handler blocked its worker: await there, or hand the work to another thread");
+        }
+    }
+
+    /// Returns whether a handler may be logged now, and how many lines were left out since the last one.
+    #[cold]
+    pub(crate) fn log_line(&self) -> Option<u64> {
+        self.log.line(Instant::now())
     }
 
     /// Handlers of one-way requests among them.

@@ -10,11 +10,11 @@ use std::{
 };
 
 use gimmal_engine::{
-    Acceptor, Alarm, Inline, Io, Rest,
+    Alarm, Inline, Io, Rest,
     transport::{Address, Instant, Provider, thread},
 };
 
-use super::watch::Watch;
+use super::{acceptors::Acceptors, watch::Watch};
 use crate::{
     draining::{SetOnDrop, Signal},
     node::Node,
@@ -31,17 +31,12 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Steps that find nothing, before other tasks get their turn.
 const STEPS: usize = 64;
 
-pub(super) fn not_listening(acceptors: &[Acceptor]) -> Option<String> {
-    let lost = |acceptor: &Acceptor| Some(format!("{}: {}", acceptor.address(), acceptor.lost()?));
-    acceptors.iter().find_map(lost)
-}
-
 /// Services on the calling thread: the lowest latency. Not `Send`.
 #[derive(Debug)]
 pub struct LocalServer {
     address: Address,
-    /// At least one, until it shuts down.
-    acceptors: Vec<Acceptor>,
+    /// None once it shuts down.
+    acceptors: Option<Acceptors>,
     inline: Inline<Any, Node>,
     counters: Arc<Counters>,
     shared: Arc<Shared>,
@@ -68,11 +63,11 @@ impl Drop for LocalServer {
 
 impl LocalServer {
     pub(super) fn new(
-        acceptors: Vec<Acceptor>,
+        acceptors: Acceptors,
         (inline, counters): (Inline<Any, Node>, Arc<Counters>),
         (shared, ended, watch): (Arc<Shared>, Arc<Signal>, Watch),
     ) -> Self {
-        let address = acceptors[0].address().clone();
+        let (address, acceptors) = (acceptors.address().clone(), Some(acceptors));
         Self { address, acceptors, inline, counters, shared, ended, _watch: watch }
     }
 
@@ -85,7 +80,7 @@ impl LocalServer {
     /// As [`Server::not_listening`](crate::Server::not_listening).
     #[must_use]
     pub fn not_listening(&self) -> Option<String> {
-        not_listening(&self.acceptors)
+        self.acceptors.as_ref()?.not_listening()
     }
 
     /// What was counted.
@@ -190,7 +185,7 @@ impl LocalServer {
     fn begin_to_end(&mut self, timeout: Duration) -> Ending {
         self.shared.drain();
         let is_deaf = Arc::<Signal>::default();
-        let (acceptors, deaf) = (std::mem::take(&mut self.acceptors), SetOnDrop(Arc::clone(&is_deaf)));
+        let (acceptors, deaf) = (self.acceptors.take(), SetOnDrop(Arc::clone(&is_deaf)));
         // To stop listening may take a while. Without a thread it happens here.
         let _ = thread::spawn("gimmal-shutdown", move || {
             drop(acceptors);

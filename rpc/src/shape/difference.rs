@@ -1,4 +1,6 @@
 //! The first difference between two schemas of one method, in words.
+//!
+//! A peer may have written one of them: what is too deep, or too much, to be compared counts as different.
 
 use std::collections::HashSet;
 
@@ -15,19 +17,29 @@ struct Walk<'a> {
     is_open: bool,
     /// Pairs that were met: they are the same, or are being compared.
     met: HashSet<(TypeRef, TypeRef)>,
+    /// How many types are around the current ones.
+    depth: u32,
 }
+
+/// Most types that are compared within each other.
+pub(super) const DEPTH_MAX: u32 = 256;
+/// Most pairs of types that are compared.
+pub(super) const PAIRS_MAX: usize = 8192;
 
 impl Schema {
     /// Names the first difference to the schema of the other side: "field 2 of Order: here `cents: u64`, there `id: u64`".
-    /// With named fields, what these leave open is told only where nothing else differs.
+    /// With named fields, a difference that is no hindrance is told only where there is no other.
     #[must_use]
-    pub fn difference(&self, theirs: &Self, form: Form) -> Option<String> {
-        let closed = || self.first_difference(theirs, false);
-        if form == Form::Named { self.first_difference(theirs, true).or_else(closed) } else { closed() }
+    pub fn difference(&self, server: &Self, form: Form) -> Option<String> {
+        let hindrance = if form == Form::Named { self.hindrance(server) } else { None };
+        hindrance
+            .or_else(|| self.first_difference(server, false))
+            .or_else(|| self.attributes_difference(server))
     }
 
-    fn first_difference(&self, theirs: &Self, is_open: bool) -> Option<String> {
-        let mut walk = Walk { ours: self, theirs, is_open, met: HashSet::new() };
+    /// Names the first difference; `is_open`: of what is not in structs and enums.
+    pub(super) fn first_difference(&self, theirs: &Self, is_open: bool) -> Option<String> {
+        let mut walk = Walk { ours: self, theirs, is_open, met: HashSet::new(), depth: 0 };
         let arguments = walk.fields("argument", "", &self.arguments, &theirs.arguments);
         let roots = [
             ("the answer", self.answer, theirs.answer),
@@ -54,16 +66,31 @@ impl Schema {
         };
         let (here, there) = (bulk(self), bulk(theirs));
         let bulk = || (here != there).then(|| said("bulk", here, there));
-        arguments.or_else(rest).or_else(bulk).or_else(|| {
-            let all = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let (here, there) = (all(&self.needs_names), all(&theirs.needs_names));
-            (here != there).then(|| said("attributes of serde", &here, &there))
-        })
+        arguments.or_else(rest).or_else(bulk)
+    }
+
+    /// Names the attributes of serde that only codecs with names carry, where they differ.
+    pub(super) fn attributes_difference(&self, theirs: &Self) -> Option<String> {
+        let all = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let (here, there) = (all(&self.needs_names), all(&theirs.needs_names));
+        (here != there).then(|| said("attributes of serde", &here, &there))
     }
 }
 
-fn said(what: &str, here: &str, there: &str) -> String {
+pub(super) fn said(what: &str, here: &str, there: &str) -> String {
     format!("{what}: here `{here}`, there `{there}`")
+}
+
+impl Contents {
+    /// What a variant holds, in words.
+    pub(super) fn kind(&self) -> String {
+        match self {
+            Self::Unit => "nothing".to_owned(),
+            Self::Newtype(_) => "one value".to_owned(),
+            Self::Tuple(types) => format!("{} values", types.len()),
+            Self::Struct(_) => "named fields".to_owned(),
+        }
+    }
 }
 
 /// `of Order`, or nothing.
@@ -77,6 +104,16 @@ impl Walk<'_> {
         if !self.met.insert((here, there)) {
             return None;
         }
+        if self.depth == DEPTH_MAX || self.met.len() > PAIRS_MAX {
+            return Some(format!("{what}: too deep, or too many types, to be compared"));
+        }
+        self.depth += 1;
+        let found = self.kinds(what, here, there);
+        self.depth -= 1;
+        found
+    }
+
+    fn kinds(&mut self, what: &str, here: TypeRef, there: TypeRef) -> Option<String> {
         let (ours, theirs) = (self.ours, self.theirs);
         let spelled = || said(what, &ours.spelled(here), &theirs.spelled(there));
         match (ours.get(here), theirs.get(there)) {
@@ -97,10 +134,10 @@ impl Walk<'_> {
             {
                 None
             }
-            (Type::Struct { name, fields }, Type::Struct { fields: other, .. }) => {
+            (Type::Struct { name, fields, .. }, Type::Struct { fields: other, .. }) => {
                 self.fields("field", name, fields, other)
             }
-            (Type::Enum { name, variants }, Type::Enum { variants: other, .. }) => {
+            (Type::Enum { name, variants, .. }, Type::Enum { variants: other, .. }) => {
                 let len = variants.len().max(other.len());
                 (0..len).find_map(|at| {
                     let what = format!("variant {} of {name}", at + 1);
@@ -144,15 +181,7 @@ impl Walk<'_> {
                 here.iter().zip(there).find_map(|(here, there)| self.types(what, *here, *there))
             }
             (Contents::Struct(here), Contents::Struct(there)) => self.fields("field", what, here, there),
-            (here, there) => {
-                let kind = |contents: &Contents| match contents {
-                    Contents::Unit => "nothing".to_owned(),
-                    Contents::Newtype(_) => "one value".to_owned(),
-                    Contents::Tuple(types) => format!("{} values", types.len()),
-                    Contents::Struct(_) => "named fields".to_owned(),
-                };
-                Some(said(what, &kind(here), &kind(there)))
-            }
+            (here, there) => Some(said(what, &here.kind(), &there.kind())),
         }
     }
 

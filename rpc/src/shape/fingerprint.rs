@@ -46,7 +46,6 @@ impl Schema {
     /// The fingerprint for a codec of this form.
     #[must_use]
     pub fn fingerprint(&self, form: Form) -> u64 {
-        let form = if form == Form::Named && self.is_buffered() { Form::Positional } else { form };
         let closed = vec![None; self.types.len()];
         let mut walk = Walk { schema: self, form, open: Vec::new(), closed, outermost: usize::MAX };
         let mut hash = walk.fields(Hash::new(0), &self.arguments);
@@ -54,14 +53,7 @@ impl Schema {
             hash = hash.number(ty.map_or(0, |ty| walk.hash(ty)));
         }
         hash = hash.byte(u8::from(self.takes_bulk)).byte(u8::from(self.gives_bulk));
-        if form == Form::Positional {
-            hash = self.needs_names.iter().fold(hash, |hash, attribute| hash.text(attribute));
-        }
-        if form == Form::Named {
-            // What is in structs and enums is left open, but not what cannot be carried, nor what only a name describes.
-            hash = self.opaques().into_iter().chain(self.unfit(form).as_deref()).fold(hash, Hash::text);
-        }
-        hash.0
+        self.needs_names.iter().fold(hash, |hash, attribute| hash.text(attribute)).0
     }
 }
 
@@ -93,7 +85,6 @@ impl Walk<'_> {
 
     fn contents(&mut self, at: TypeRef) -> Hash {
         let schema = self.schema;
-        let is_named = self.form == Form::Named;
         match schema.get(at) {
             Type::Bool => Hash::new(10),
             Type::U8 => Hash::new(11),
@@ -118,9 +109,7 @@ impl Walk<'_> {
             Type::Map(key, value) => Hash::new(32).number(self.hash(*key)).number(self.hash(*value)),
             Type::Tuple(types) => self.all(Hash::new(33), types),
             Type::Array(inner, len) => Hash::new(34).number(self.hash(*inner)).number(*len),
-            Type::Struct { .. } if is_named => Hash::new(35),
             Type::Struct { fields, .. } => self.fields(Hash::new(35), fields),
-            Type::Enum { .. } if is_named => Hash::new(36),
             Type::Enum { variants, .. } => {
                 let hash = Hash::new(36).number(variants.len() as u64);
                 variants.iter().fold(hash, |hash, variant| {
@@ -143,7 +132,9 @@ impl Walk<'_> {
 
     fn fields(&mut self, hash: Hash, fields: &[Field]) -> Hash {
         fields.iter().fold(hash.number(fields.len() as u64), |hash, field| {
-            hash.text(&field.name).number(self.hash(field.ty))
+            let hash = hash.text(&field.name).number(self.hash(field.ty));
+            // With names, what one side leaves out the other may have to have.
+            if self.form == Form::Named { hash.byte(u8::from(field.is_optional)) } else { hash }
         })
     }
 }

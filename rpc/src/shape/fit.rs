@@ -36,11 +36,13 @@ impl Schema {
         })
     }
 
-    /// Whether serde reads a type from a buffer.
-    pub(super) fn is_buffered(&self) -> bool {
-        let is_buffered =
-            |attribute: &String| BUFFERED.iter().any(|buffered| attribute.starts_with(buffered));
-        self.needs_names.iter().any(is_buffered)
+    /// Whether the types must be the same on both sides: serde reads one from a buffer, or a place of a tuple may be absent.
+    pub(super) fn must_be_same(&self) -> bool {
+        self.needs_names.iter().any(|attribute| {
+            let is_buffered = BUFFERED.iter().any(|buffered| attribute.starts_with(buffered));
+            let place = attribute.rsplit_once('.').map(|(_, field)| field.parse::<u32>());
+            is_buffered || matches!(place, Some(Ok(_)))
+        })
     }
 
     /// The names of types whose contents nobody here knows, in order.

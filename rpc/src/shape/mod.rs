@@ -3,6 +3,7 @@
 //! ```text
 //!  #[derive(Shape)] ─► Shapes (one table a method) ─► Schema ─┬─► fingerprint ─► the method's signature on the wire
 //!                                                             ├─► difference ─► the words of a mismatch
+//!                                                             ├─► reading ─► whether named types that differ still fit
 //!                                                             └─► reflection ─► `gimmal call`, `gimmal describe`
 //! ```
 //! A schema is made once for each method, when its service's table of methods is first used. No call looks at it.
@@ -10,6 +11,7 @@
 mod difference;
 mod fingerprint;
 mod fit;
+mod reading;
 mod schema;
 mod shapes;
 mod spell;

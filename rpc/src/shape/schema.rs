@@ -40,10 +40,14 @@ pub enum Type {
     Struct {
         name: String,
         fields: Vec<Field>,
+        /// `#[serde(deny_unknown_fields)]`.
+        denies_unknown: bool,
     },
     Enum {
         name: String,
         variants: Vec<Variant>,
+        /// `#[serde(deny_unknown_fields)]`, of the fields of variants.
+        denies_unknown: bool,
     },
     /// A type whose contents nobody here knows: compared by this name, which has a version.
     Opaque(String),
@@ -61,6 +65,22 @@ pub struct Field {
     pub ty: TypeRef,
     /// Whether a reader of named fields does without it.
     pub is_optional: bool,
+    /// Whether a writer of named fields may leave it out.
+    pub may_be_absent: bool,
+    /// Other names by which it is read.
+    pub aliases: Vec<String>,
+}
+
+impl Field {
+    /// A field that is always written and has to be there.
+    pub(crate) fn plain(name: &str, ty: TypeRef) -> Self {
+        Self { name: name.to_owned(), ty, is_optional: false, may_be_absent: false, aliases: Vec::new() }
+    }
+
+    /// Whether a reader takes what was written by `name` for this field.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
 }
 
 /// A variant of an enum.
@@ -71,6 +91,17 @@ pub struct Variant {
     pub name: String,
     /// What it holds.
     pub contents: Contents,
+    /// Other names by which it is read.
+    pub aliases: Vec<String>,
+    /// Whether a reader takes variants for it that it does not know: `#[serde(other)]`.
+    pub is_other: bool,
+}
+
+impl Variant {
+    /// Whether a reader takes what was written by `name` for this variant.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
 }
 
 /// What a variant holds.
@@ -125,17 +156,28 @@ impl Schema {
         self.types.len() <= TYPES_MAX
     }
 
-    /// As it goes with a refusal: bytes as the characters of Latin-1. `None` if it takes more than `limit` bytes.
-    pub(crate) fn to_text(&self, limit: usize) -> Option<String> {
+    /// The schema as it goes ahead of a request. `None` if it takes more than `limit` bytes.
+    pub(crate) fn to_bytes(&self, limit: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; limit];
-        let bytes = postcard::to_slice(self, &mut bytes).ok()?;
-        let text: String = bytes.iter().copied().map(char::from).collect();
+        let len = postcard::to_slice(self, &mut bytes).ok()?.len();
+        bytes.truncate(len);
+        Some(bytes)
+    }
+
+    /// Reads [`Schema::to_bytes`] of a peer.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok().filter(Self::is_walkable)
+    }
+
+    /// The schema as it goes with a refusal: bytes as the characters of Latin-1. `None` if it takes more than `limit` bytes.
+    pub(crate) fn to_text(&self, limit: usize) -> Option<String> {
+        let text: String = self.to_bytes(limit)?.into_iter().map(char::from).collect();
         (text.len() <= limit).then_some(text)
     }
 
     /// Reads [`Schema::to_text`] of a peer.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let bytes: Vec<u8> = text.chars().map(|letter| u8::try_from(letter).ok()).collect::<Option<_>>()?;
-        postcard::from_bytes(&bytes).ok().filter(Self::is_walkable)
+        Self::from_bytes(&bytes)
     }
 }

@@ -123,7 +123,7 @@ impl<C> Describing<C> {
         C: Describe<T>,
     {
         let ty = self.of::<T>();
-        self.schema.arguments.push(Field { name: name.to_owned(), ty, is_optional: false });
+        self.schema.arguments.push(Field::plain(name, ty));
         self
     }
 

@@ -145,11 +145,16 @@ tuples! {
 }
 
 fn field<T: Shape>(shapes: &mut Shapes, name: &str) -> Field {
-    Field { name: name.to_owned(), ty: T::shape(shapes), is_optional: false }
+    Field::plain(name, T::shape(shapes))
 }
 
 fn variant<T: Shape>(shapes: &mut Shapes, name: &str) -> Variant {
-    Variant { name: name.to_owned(), contents: Contents::Newtype(T::shape(shapes)) }
+    Variant {
+        name: name.to_owned(),
+        contents: Contents::Newtype(T::shape(shapes)),
+        aliases: Vec::new(),
+        is_other: false,
+    }
 }
 
 macro_rules! structs {
@@ -159,6 +164,7 @@ macro_rules! structs {
                 shapes.put::<Self>(|shapes| Type::Struct {
                     name: $name.to_owned(),
                     fields: vec![$(field::<$inner>(shapes, $field)),*],
+                    denies_unknown: false,
                 })
             }
         }
@@ -179,6 +185,7 @@ macro_rules! enums {
                 shapes.put::<Self>(|shapes| Type::Enum {
                     name: $name.to_owned(),
                     variants: vec![$(variant::<$inner>(shapes, $variant)),*],
+                    denies_unknown: false,
                 })
             }
         }
@@ -217,6 +224,10 @@ impl<T: ?Sized> Shape for PhantomData<T> {
 /// An enum without variants: it has no values.
 impl Shape for Infallible {
     fn shape(shapes: &mut Shapes) -> TypeRef {
-        shapes.put::<Self>(|_| Type::Enum { name: "Infallible".to_owned(), variants: Vec::new() })
+        shapes.put::<Self>(|_| Type::Enum {
+            name: "Infallible".to_owned(),
+            variants: Vec::new(),
+            denies_unknown: false,
+        })
     }
 }

@@ -20,7 +20,7 @@ impl<T, V: Drive + Unpin> futures_sink::Sink<T> for Sink<T, V> {
     type Error = StreamError;
 
     fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        self.poll_lane(context, |sink| !sink.lane.items.is_full())
+        self.poll_lane(context, |sink| !sink.entry.0.is_full())
     }
 
     /// An item for which there is no room, because it was not asked for, is not sent, and the error says so.
@@ -29,12 +29,12 @@ impl<T, V: Drive + Unpin> futures_sink::Sink<T> for Sink<T, V> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        self.poll_lane(context, |sink| sink.lane.items.is_empty())
+        self.poll_lane(context, |sink| sink.entry.0.is_empty())
     }
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        let flushed = self.poll_lane(context, |sink| sink.lane.items.is_empty());
-        flushed.map_ok(|()| self.lane.finished())
+        let flushed = self.poll_lane(context, |sink| sink.entry.0.is_empty());
+        flushed.map_ok(|()| self.entry.0.finished())
     }
 }
 
@@ -45,19 +45,20 @@ impl<T, V: Drive> Sink<T, V> {
         context: &Context<'_>,
         is_ready: impl Fn(&Self) -> bool,
     ) -> Poll<Result<(), StreamError>> {
-        let look = || match (self.is_open(), is_ready(self)) {
-            (false, _) => Poll::Ready(Err(StreamError::Over)),
-            (true, true) => Poll::Ready(Ok(())),
-            (true, false) => Poll::Pending,
+        let look = || match (self.entry.refusal(), is_ready(self)) {
+            (Some(refusal), _) => Poll::Ready(Err(refusal)),
+            (None, true) => Poll::Ready(Ok(())),
+            (None, false) => Poll::Pending,
         };
         if let Poll::Ready(looked) = look() {
             return Poll::Ready(looked);
         }
         if self.drive.turn() {
+            // As in `poll_put`.
             context.waker().wake_by_ref();
-        } else {
-            self.lane.waker.register(context.waker());
+            return Poll::Pending;
         }
+        self.entry.0.waker.register(context.waker());
         look()
     }
 }

@@ -2,59 +2,76 @@
 //!
 //! ```text
 //!            finish ─► Ended    all items, then the end
-//!  Open ─┬─► drop ───► Aborted  all items, then word that no good end comes
+//!  Open ─┬─► drop, reset ─► Aborted  all items, then word that no good end comes
+//!        ├─► the reader stopped ───► Stopped  nothing more
 //!        └─► the call is over, or was dropped ─► Over    nothing more
 //! ```
 //! An item, the end, the abort and the loss of its call are all one lane's, which its worker looks at in this order. So none of
 //! them overtakes another, whatever queue brings the cancel of the call.
+//!
+//! A lane's items lie in one buffer under a lock. Either side holds the lock to add an item or to exchange the buffer for an empty one
+//! of its own, never while it runs code of the user. So a side takes the lock once for all items that the other has added, and no item
+//! has an allocation of its own.
 
 use std::{
     fmt,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence},
     },
+    task::Waker,
 };
 
 use atomic_waker::AtomicWaker;
-use crossbeam::queue::ArrayQueue;
-use gimmal_engine::transport::ConnId;
+use gimmal_engine::transport::{
+    ConnId,
+    pack::{high_half, join, low_half},
+};
 
+use super::items::{Items, clamp};
 use crate::{draining::Signal, wake::rouse};
 
-/// Items that may be on their way to a reader, or lie before it.
-pub const WINDOW: u32 = 32;
-/// Items that a sender may be ahead of its worker.
-pub(super) const AHEAD: usize = 16;
+/// What a sender's items may cost before its worker has taken them.
+const AHEAD: i64 = 16 << 10;
+/// What a sender's bytes may cost before its worker has taken them: it has more of them at once.
+const BYTES_AHEAD: i64 = 64 << 10;
 
-/// How a lane stands. It leaves `Open` once.
+/// How a lane stands. It leaves `Open` once, and is then `Over` at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Items come.
     Open,
     /// The sender finished, or the download's call ended with an answer: what was sent is all.
     Ended,
-    /// The sender gave up.
-    Aborted,
+    /// The sender gave up, with this code.
+    Aborted(u32),
+    /// The reader wants no more, with this code.
+    Stopped(u32),
+    /// An item is above so many bytes, which is what this side takes.
+    TooLarge(u32),
     /// The call ended otherwise, or its caller dropped it.
     Over,
 }
 
 impl State {
-    const fn code(self) -> u8 {
+    const fn bits(self) -> u64 {
         match self {
             Self::Open => 0,
             Self::Ended => 1,
-            Self::Aborted => 2,
-            Self::Over => 3,
+            Self::Over => 2,
+            Self::Aborted(code) => join(3, code),
+            Self::Stopped(code) => join(4, code),
+            Self::TooLarge(limit) => join(5, limit),
         }
     }
 
-    const fn of(code: u8) -> Self {
-        match code {
+    const fn of(bits: u64) -> Self {
+        match low_half(bits) {
             0 => Self::Open,
             1 => Self::Ended,
-            2 => Self::Aborted,
+            3 => Self::Aborted(high_half(bits)),
+            4 => Self::Stopped(high_half(bits)),
+            5 => Self::TooLarge(high_half(bits)),
             _ => Self::Over,
         }
     }
@@ -88,40 +105,170 @@ struct Home {
 /// One direction of a call, between its user and its worker.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub(super) items: ArrayQueue<Vec<u8>>,
-    /// Buffers of items that are done with.
-    pub(super) spare: ArrayQueue<Vec<u8>>,
-    state: AtomicU8,
+    pub(super) items: Mutex<Items>,
+    state: AtomicU64,
     pub(super) waker: AtomicWaker,
-    /// Items that the reader took and the sender was not told of.
+    /// What the items cost that the reader took and the sender was not told of.
     pub(super) taken: AtomicU32,
+    /// What the sender was told of already, of items that the reader has not taken: their parts.
+    pub(super) told_ahead: AtomicI64,
+    /// A part of an item is here, and its sender was not told.
+    pub(super) has_part: AtomicBool,
+    /// The worker looks when so much was taken: half the window.
+    pub(super) notice: AtomicU32,
     /// Nobody reads any more.
-    is_unread: AtomicBool,
+    pub(super) is_unread: AtomicBool,
+    /// The reader wants no more, with the code that follows the first bit.
+    stop: AtomicU64,
+    /// Its call was dropped.
+    pub(super) is_given_up: AtomicBool,
     /// The handler's result says how it ends, so dropping its sink says nothing.
-    is_answered: bool,
+    pub(super) is_answered: bool,
+    /// The sender said how it ends, whatever the handler's result says.
+    pub(super) is_told: AtomicBool,
+    /// Items have no bounds: the worker joins and splits them.
+    pub(super) is_bytes: AtomicBool,
+    /// The end that the sender said has left.
+    pub(super) has_ended: AtomicBool,
     /// The worker will look.
     queued: AtomicBool,
     home: OnceLock<Home>,
 }
 
 impl Lane {
-    fn make(items: usize, is_answered: bool) -> Arc<Self> {
+    pub(super) fn make(is_answered: bool) -> Arc<Self> {
         Arc::new(Self {
-            items: ArrayQueue::new(items),
-            spare: ArrayQueue::new(items),
-            state: AtomicU8::new(State::Open.code()),
+            items: Mutex::default(),
+            state: AtomicU64::new(State::Open.bits()),
             waker: AtomicWaker::new(),
             taken: AtomicU32::new(0),
+            told_ahead: AtomicI64::new(0),
+            has_part: AtomicBool::new(false),
+            notice: AtomicU32::new(u32::MAX),
             is_unread: AtomicBool::new(false),
+            stop: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
             is_answered,
+            is_told: AtomicBool::new(false),
+            is_bytes: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             queued: AtomicBool::new(false),
             home: OnceLock::new(),
         })
     }
 
-    /// A lane that holds so many items.
-    pub(crate) fn new(items: usize) -> Arc<Self> {
-        Self::make(items, false)
+    pub(crate) fn new() -> Arc<Self> {
+        Self::make(false)
+    }
+
+    pub(super) fn items(&self) -> MutexGuard<'_, Items> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many items lie in it.
+    pub(super) fn len(&self) -> usize {
+        self.items().len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items().is_empty()
+    }
+
+    /// What the sender's items may cost before its worker has taken them.
+    fn ahead(&self) -> i64 {
+        if self.is_bytes.load(Ordering::Acquire) { BYTES_AHEAD } else { AHEAD }
+    }
+
+    /// Whether the sender has to wait for its worker.
+    pub(super) fn is_full(&self) -> bool {
+        self.items().cost() >= self.ahead()
+    }
+
+    /// Of a sender: adds the items of `own`, which is one. Nothing is copied when the worker has taken all that was there before.
+    /// Whether there was room; `own` is empty then.
+    pub(super) fn put(self: &Arc<Self>, own: &mut Items) -> bool {
+        let mut items = self.items();
+        let is_first = items.is_empty();
+        if is_first {
+            std::mem::swap(&mut *items, own);
+        } else if items.cost() >= AHEAD {
+            return false;
+        } else if let Some(item) = own.front() {
+            items.push(item);
+        }
+        drop(items);
+        own.clear();
+        if is_first {
+            self.notify();
+        }
+        true
+    }
+
+    /// Of a sender: adds as much of `pieces` as there is room for, without bounds. Returns how much that was.
+    pub(super) fn put_bytes<'a>(self: &Arc<Self>, pieces: impl Iterator<Item = &'a [u8]>) -> usize {
+        let mut items = self.items();
+        let (is_first, mut written) = (items.is_empty(), 0);
+        for piece in pieces {
+            let room = usize::try_from(BYTES_AHEAD - items.cost()).unwrap_or(0);
+            let piece = &piece[..piece.len().min(room)];
+            if !piece.is_empty() {
+                items.extend(piece);
+                written += piece.len();
+            }
+        }
+        drop(items);
+        if is_first && written > 0 {
+            self.notify();
+        }
+        written
+    }
+
+    /// Exchanges the items for those of `own`, which are read: they are none from then on.
+    pub(super) fn exchange(&self, own: &mut Items) -> bool {
+        own.clear();
+        let mut items = self.items();
+        if items.is_empty() {
+            return false;
+        }
+        std::mem::swap(&mut *items, own);
+        true
+    }
+
+    /// The sender's items have no bounds.
+    pub(super) fn be_bytes(&self) {
+        self.is_bytes.store(true, Ordering::Release);
+    }
+
+    /// Whether the end that the sender said has left.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// The reader took items that cost so much.
+    pub(super) fn took(self: &Arc<Self>, cost: i64) {
+        let cost = self.untold(cost);
+        let before = self.taken.fetch_add(cost, Ordering::Relaxed);
+        if before.saturating_add(cost) >= self.notice.load(Ordering::Relaxed)
+            || self.has_part.load(Ordering::Acquire)
+        {
+            self.notify();
+        }
+    }
+
+    /// What the sender is still to be told of items that cost so much.
+    pub(super) fn untold(&self, cost: i64) -> u32 {
+        if self.told_ahead.load(Ordering::Relaxed) == 0 {
+            return clamp(cost);
+        }
+        let less = |ahead: i64| Some(ahead - ahead.min(cost));
+        let ahead = self.told_ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        clamp(cost - ahead.unwrap_or(0).min(cost))
+    }
+
+    /// An item is above what this side takes: its reader is told the limit, and its sender to stop.
+    pub(super) fn refuse(&self, limit: usize) {
+        self.end(State::TooLarge(u32::try_from(limit).unwrap_or(u32::MAX)));
+        self.stop.store(join(1, 0), Ordering::Release);
     }
 
     /// What is set when the server of its worker begins to shut down.
@@ -130,7 +277,7 @@ impl Lane {
     }
 
     /// Tells the user's end where its worker is; once.
-    fn bind(&self, mover: Arc<dyn Mover>, conn: ConnId, owner: Owner) {
+    pub(super) fn bind(&self, mover: Arc<dyn Mover>, conn: ConnId, owner: Owner) {
         let _ = self.home.set(Home { mover, conn, owner });
         // SYNC POINT: lane bound. Who pushed before and saw no home is seen by the look that follows.
         fence(Ordering::SeqCst);
@@ -163,28 +310,46 @@ impl Lane {
         State::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Ends it, unless it has ended; whether it had not.
-    pub(super) fn end(&self, state: State) -> bool {
-        let (open, state) = (State::Open.code(), state.code());
-        let first = self.state.compare_exchange(open, state, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if first {
+    /// Puts `next` in the place of a state that `may` says; whether it did.
+    fn turn(&self, next: State, may: impl Fn(State) -> bool) -> bool {
+        let done = self.turn_unseen(next, may);
+        if done {
             rouse(&self.waker);
         }
-        first
+        done
+    }
+
+    fn turn_unseen(&self, next: State, may: impl Fn(State) -> bool) -> bool {
+        let step = |bits| may(State::of(bits)).then(|| next.bits());
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok()
+    }
+
+    /// Ends it, unless it has ended. Its task is left to be woken.
+    pub(super) fn end_unseen(&self, state: State) -> Option<Waker> {
+        if self.turn_unseen(state, |before| before == State::Open) { self.waker.take() } else { None }
+    }
+
+    /// Ends it, unless it has ended; whether it had not.
+    pub(super) fn end(&self, state: State) -> bool {
+        self.turn(state, |before| before == State::Open)
+    }
+
+    /// The reader wants no more, whatever the sender said; what it was told last stays.
+    pub(super) fn stopped(&self, code: u32) {
+        self.turn(State::Stopped(code), |before| !matches!(before, State::Over | State::Stopped(_)));
     }
 
     /// Nothing more leaves it, not even an end that was said; whether that is new.
-    fn shut(&self) -> bool {
-        let before = self.state.swap(State::Over.code(), Ordering::AcqRel);
-        rouse(&self.waker);
-        before != State::Over.code()
+    pub(super) fn shut(&self) -> bool {
+        self.turn(State::Over, |before| !matches!(before, State::Over | State::Stopped(_)));
+        !self.is_given_up.swap(true, Ordering::AcqRel)
     }
 
     /// Its sender is dropped. A caller that did not finish has given up. A handler has not: it says the end by its result, unless it
     /// panics, in which case another thread or task may be the one that returns.
     pub(super) fn sender_dropped(self: &Arc<Self>) {
         let is_fine = self.is_answered && !std::thread::panicking();
-        if self.end(if is_fine { State::Ended } else { State::Aborted }) {
+        if self.end(if is_fine { State::Ended } else { State::Aborted(0) }) {
             self.notify();
         }
     }
@@ -196,229 +361,32 @@ impl Lane {
         }
     }
 
-    /// The reader is dropped: later items are discarded.
-    pub(super) fn reader_dropped(self: &Arc<Self>) {
+    /// Its sender said how it ends, and the reader is to hear of it at once.
+    pub(super) fn told(self: &Arc<Self>, end: State) {
+        self.is_told.store(true, Ordering::Release);
+        if self.end(end) {
+            self.notify();
+        }
+    }
+
+    /// The reader is dropped: later items are discarded. `left`: what the items cost that it took out and did not read.
+    pub(super) fn reader_dropped(self: &Arc<Self>, left: i64) {
+        self.taken.fetch_add(self.untold(left), Ordering::Relaxed);
         self.is_unread.store(true, Ordering::Release);
         if self.state() == State::Open {
             self.notify();
         }
     }
-}
 
-/// The worker's ends of a call's lanes.
-#[derive(Debug)]
-pub struct Lanes {
-    /// From us to the peer.
-    pub(crate) tx: Option<Arc<Lane>>,
-    /// From the peer to us.
-    pub(crate) rx: Option<Arc<Lane>>,
-    /// Items that we may send.
-    credit: u32,
-    /// Items that the peer may send.
-    granted: u32,
-    /// Taken out of its lane, and there was no room for it.
-    pending: Option<Vec<u8>>,
-    /// The end was said, or need not be.
-    is_ended: bool,
-}
-
-/// What the worker has to send for a call's lanes.
-#[derive(Debug)]
-pub(crate) enum Owed {
-    Item(Vec<u8>),
-    Credit(u32),
-    End,
-    Abort,
-}
-
-impl Lanes {
-    /// Of a caller.
-    pub(super) fn of_caller(up: Option<Arc<Lane>>, down: Option<Arc<Lane>>) -> Self {
-        let granted = if down.is_some() { WINDOW } else { 0 };
-        Self { tx: up, rx: down, credit: 0, granted, pending: None, is_ended: false }
+    /// The reader wants no more.
+    pub(super) fn stop(self: &Arc<Self>, code: u32) {
+        self.stop.store(join(1, code), Ordering::Release);
+        self.notify();
     }
 
-    /// Of a callee; `window` is what the caller takes.
-    pub(super) fn of_callee(up: Option<Arc<Lane>>, down: Option<Arc<Lane>>, window: u32) -> Self {
-        if let Some(up) = &up {
-            // The first credit: as if so many had been taken.
-            up.taken.store(WINDOW, Ordering::Relaxed);
-        }
-        // The answer says the end.
-        Self { tx: down, rx: up, credit: window, granted: 0, pending: None, is_ended: true }
+    /// The code with which the reader said that it wants no more.
+    pub(super) fn stop_code(&self) -> Option<u32> {
+        let stop = self.stop.load(Ordering::Acquire);
+        (stop != 0).then_some(high_half(stop))
     }
-
-    /// What the other side may send at first, for the request.
-    pub(crate) const fn window(&self) -> u32 {
-        self.granted
-    }
-
-    fn both(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        [&self.tx, &self.rx].into_iter().flatten()
-    }
-
-    pub(crate) fn bind<M: Mover + 'static>(&self, mover: &Arc<M>, conn: ConnId, owner: Owner) {
-        self.both().for_each(|lane| lane.bind(Arc::<M>::clone(mover), conn, owner));
-    }
-
-    /// Whether the caller dropped its call: the only way in which a lane is over while its worker has it.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.both().any(|lane| lane.state() == State::Over)
-    }
-
-    /// What should be sent next. Credit goes by the half, so that items do not cause as many messages back.
-    pub(crate) fn next_owed(&mut self) -> Option<Owed> {
-        if let Some(rx) = &self.rx {
-            if rx.is_unread.load(Ordering::Acquire) {
-                while rx.items.pop().is_some() {
-                    rx.taken.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            let taken = rx.taken.load(Ordering::Relaxed);
-            if taken >= WINDOW / 2 {
-                rx.taken.fetch_sub(taken, Ordering::Relaxed);
-                return Some(Owed::Credit(taken));
-            }
-        }
-        let tx = self.tx.as_ref()?;
-        let state = tx.state();
-        if state == State::Over {
-            return None;
-        }
-        if self.credit > 0
-            && let Some(item) = self.pending.take().or_else(|| tx.items.pop())
-        {
-            return Some(Owed::Item(item));
-        }
-        if self.is_ended || self.pending.is_some() || !tx.items.is_empty() {
-            return None;
-        }
-        match state {
-            State::Ended => Some(Owed::End),
-            State::Aborted => Some(Owed::Abort),
-            State::Open | State::Over => None,
-        }
-    }
-
-    /// It left.
-    pub(crate) fn left(&mut self, owed: Owed) {
-        match owed {
-            Owed::Item(item) => {
-                self.credit -= 1;
-                if let Some(tx) = &self.tx {
-                    let _ = tx.spare.push(item);
-                    rouse(&tx.waker);
-                }
-            }
-            Owed::Credit(items) => self.granted += items,
-            Owed::End | Owed::Abort => self.is_ended = true,
-        }
-    }
-
-    /// It found no room.
-    pub(crate) fn blocked(&mut self, owed: Owed) {
-        match (owed, &self.rx) {
-            (Owed::Item(item), _) => self.pending = Some(item),
-            (Owed::Credit(items), Some(rx)) => {
-                rx.taken.fetch_add(items, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-    }
-
-    /// Of a handler that is done: whether its answer may leave. A good one follows all that its sink is given, also by another
-    /// thread; any other one follows what the sink has been given until now.
-    pub(crate) fn may_answer(&self, is_good: bool) -> bool {
-        let Some(tx) = &self.tx else { return true };
-        if !is_good {
-            tx.end(State::Aborted);
-        }
-        tx.state() != State::Open && self.pending.is_none() && tx.items.is_empty()
-    }
-
-    /// Of a handler that is done: whether its sink was dropped by a panic.
-    pub(crate) fn is_aborted(&self) -> bool {
-        self.tx.as_ref().is_some_and(|tx| tx.state() == State::Aborted)
-    }
-
-    /// The peer takes `items` more. `false`: it cannot.
-    pub(crate) fn credited(&mut self, items: u32) -> bool {
-        self.credit = self.credit.saturating_add(items);
-        self.tx.is_some() && self.credit <= 1 << 16
-    }
-
-    /// An item came. `false`: it should not have.
-    pub(crate) fn arrived(&mut self, item: &[u8]) -> bool {
-        let Some(rx) = self.rx.as_ref().filter(|_| self.granted > 0) else { return false };
-        self.granted -= 1;
-        if rx.is_unread.load(Ordering::Acquire) {
-            rx.taken.fetch_add(1, Ordering::Relaxed);
-            return true;
-        }
-        let mut buffer = rx.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(item);
-        let fits = rx.items.push(buffer).is_ok();
-        rouse(&rx.waker);
-        fits
-    }
-
-    /// No more will come, and why: the sender finished, or gave up. `false`: that was said before.
-    pub(crate) fn ended(&mut self, state: State) -> bool {
-        self.granted = 0;
-        self.rx.as_ref().is_some_and(|rx| rx.end(state))
-    }
-
-    /// Of a caller: its call ended, well if there is an answer. Then all that came down is all there was.
-    pub(crate) fn answered(self, is_good: bool) {
-        if let (Some(rx), true) = (&self.rx, is_good) {
-            rx.end(State::Ended);
-        }
-    }
-
-    /// What ties the call to its streams.
-    pub(crate) fn tie(&self) -> Tie {
-        Tie { up: self.tx.clone(), down: self.rx.clone() }
-    }
-}
-
-/// The call is over.
-impl Drop for Lanes {
-    fn drop(&mut self) {
-        if let Some(tx) = &self.tx {
-            tx.shut();
-        }
-        if let Some(rx) = &self.rx {
-            rx.end(State::Over);
-        }
-    }
-}
-
-/// A caller's call, seen from its streams: when it is dropped, nothing more leaves them, and their worker cancels the call. The
-/// cancel needs no place in a queue that may be full, and nothing that is done to a stream afterwards is taken for its end.
-#[derive(Debug)]
-pub struct Tie {
-    up: Option<Arc<Lane>>,
-    down: Option<Arc<Lane>>,
-}
-
-impl Drop for Tie {
-    fn drop(&mut self) {
-        if let Some(up) = self.up.as_ref().filter(|up| up.shut()) {
-            up.notify();
-        }
-        if let Some(down) = self.down.as_ref().filter(|down| down.end(State::Over)) {
-            down.notify();
-        }
-    }
-}
-
-/// The lanes of a new call.
-pub(crate) fn lanes(up: bool, down: bool) -> Lanes {
-    Lanes::of_caller(up.then(|| Lane::new(AHEAD)), down.then(|| Lane::new(WINDOW as usize)))
-}
-
-/// The lanes of a request.
-pub(crate) fn lanes_of_callee(up: bool, down: bool, window: u32) -> Lanes {
-    Lanes::of_callee(up.then(|| Lane::new(WINDOW as usize)), down.then(|| Lane::make(AHEAD, true)), window)
 }

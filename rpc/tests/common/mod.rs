@@ -231,6 +231,8 @@ pub fn address(scheme: &str, name: &str) -> String {
     let name = format!("rpc-{name}-{}-{number}", std::process::id());
     match scheme {
         "shm" => format!("shm://{}/{name}", std::env::temp_dir().display()),
+        "tcp" => "tcp://127.0.0.1:0".to_owned(),
+        "tcp+tls" => "tcp+tls://127.0.0.1:0".to_owned(),
         "rxe" | "siw" => {
             let variable = format!("GIMMAL_{}_ADDR", scheme.to_uppercase());
             let host = std::env::var(&variable).expect("the lab names the device's address");
@@ -369,6 +371,7 @@ macro_rules! for_each_scheme {
     ($($case:ident)*) => {
         mod mem { $(#[test] fn $case() { super::$case("mem"); })* }
         mod shm { $(#[test] fn $case() { super::$case("shm"); })* }
+        mod tcp { $(#[test] fn $case() { super::$case("tcp"); })* }
         #[cfg(feature = "verbs")]
         mod rxe { $(#[test] #[ignore = "needs the lab"] fn $case() { super::$case("rxe"); })* }
         #[cfg(feature = "verbs")]

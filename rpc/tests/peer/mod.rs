@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 pub mod script;
+pub mod stream;
 pub mod targets;
 pub mod victim;

@@ -26,7 +26,10 @@ const CANCEL: u16 = Kind::Cancel.with(Flags::NONE);
 const UP_CREDIT: u16 = Kind::Credit.with(Flags::NONE);
 const DOWN_CREDIT: u16 = Kind::Credit.with(Flags::DOWN);
 
-const KINDS: [u16; 18] = [
+const UP_STOP: u16 = Kind::Credit.with(Flags::ABORT);
+const DOWN_STOP: u16 = Kind::Credit.with(Flags::DOWN.and(Flags::ABORT));
+
+const KINDS: [u16; 22] = [
     REQUEST,
     RESPONSE,
     NOTED_REQUEST,
@@ -39,8 +42,12 @@ const KINDS: [u16; 18] = [
     Kind::Item.with(Flags::DOWN),
     Kind::End.with(Flags::NONE),
     Kind::End.with(Flags::ABORT),
+    Kind::End.with(Flags::DOWN),
+    Kind::End.with(Flags::DOWN.and(Flags::ABORT)),
     UP_CREDIT,
     DOWN_CREDIT,
+    UP_STOP,
+    DOWN_STOP,
     BARE_REQUEST,
     BARE_RESPONSE,
     REQUESTS,
@@ -129,7 +136,9 @@ impl Speaker {
                     body.extend(metadata(choices));
                 }
             }
-            UP_CREDIT | DOWN_CREDIT => body.extend(&choices.below(40).to_le_bytes()[..4]),
+            UP_CREDIT | DOWN_CREDIT | UP_STOP | DOWN_STOP => {
+                body.extend(&choices.below(4000).to_le_bytes()[..4]);
+            }
             REQUESTS | RESPONSES => {
                 for _ in 0..choices.below(10) {
                     let (id, mut payload) = (self.call(choices), choices.bytes(48));
@@ -144,7 +153,7 @@ impl Speaker {
             }
             _ => {}
         }
-        if !matches!(kind, CANCEL | UP_CREDIT | DOWN_CREDIT) {
+        if !matches!(kind, CANCEL | UP_CREDIT | DOWN_CREDIT | UP_STOP | DOWN_STOP) {
             body.extend(choices.bytes(48));
         }
         (kind, id.aux(), body)

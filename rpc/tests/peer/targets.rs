@@ -17,7 +17,7 @@ use gimmal_rpc::{
             negotiated::Capabilities,
         },
     },
-    frame::{Kind, RequestHead, ResponseHead, parse_credit},
+    frame::{Kind, RequestHead, ResponseHead, parse_number},
     id::CallId,
 };
 use gimmal_testkit::{Attacker, Choices};
@@ -38,7 +38,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "hello", run: hello, valid: valid_hello, share: 1000 },
     Target { name: "refusal", run: refusal, valid: valid_refusal, share: 1000 },
     Target { name: "frame_words", run: frame_words, valid: valid_frame_words, share: 1000 },
@@ -47,6 +47,7 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "codec", run: codec, valid: valid_codec, share: 1000 },
     Target { name: "credit", run: credit, valid: any_bytes, share: 300 },
     Target { name: "shm", run: shm, valid: any_bytes, share: 5 },
+    Target { name: "tcp", run: super::stream::tcp, valid: super::stream::valid, share: 50 },
 ];
 
 fn any_bytes(choices: &mut Choices) -> Vec<u8> {
@@ -90,6 +91,7 @@ fn valid_hello(choices: &mut Choices) -> Vec<u8> {
         responder_resources: 16,
         initiator_depth: 16,
         lane: 0,
+        service: 0,
         nonce: choices.number().into(),
     };
     hello.encode().to_vec()
@@ -196,7 +198,7 @@ pub fn rpc_frame(data: &[u8]) {
         bytes += ITEM_BYTES + payload.len().next_multiple_of(ITEM_BYTES);
     }
     assert!(bytes <= body.len());
-    let _ = parse_credit(body);
+    let _ = parse_number(body);
 }
 
 fn valid_rpc_frame(choices: &mut Choices) -> Vec<u8> {
@@ -265,10 +267,12 @@ fn negotiated(choices: &mut Choices) -> Negotiated {
     let frame = ring_bytes / 4;
     Negotiated {
         provider: "fuzz",
+        chosen: None,
         device: String::new(),
         port: None,
         peer: String::new(),
         credentials: None,
+        secured: None,
         emulated: false,
         path,
         responder_resources: term,
@@ -389,7 +393,8 @@ impl Arrivals {
                 self.ledger.handle_release(Position(end));
             }
             _ => {
-                let credit = self.ledger.poll_credit();
+                let credit = self.ledger.credit();
+                self.ledger.handle_told(credit);
                 if self.ring {
                     let unread = self.held.iter().map(|(start, _)| *start).min().unwrap_or(self.end);
                     assert!(credit.bytes.0 <= unread, "credit for bytes that are in use");

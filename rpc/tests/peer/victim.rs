@@ -225,7 +225,7 @@ impl Victim {
     /// Hellos that were refused.
     pub fn rejected(&self) -> u64 {
         use gimmal_rpc::engine::transport::Listener as _;
-        self.listener.rejected()
+        self.listener.rejections().count()
     }
 
     /// Why connections ended.

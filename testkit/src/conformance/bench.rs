@@ -77,11 +77,19 @@ impl<'a, P: Provider> Bench<'a, P> {
         self.rig_with([config.clone(), config])
     }
 
-    /// The next request of a rig's listener.
-    pub(super) fn incoming(&mut self, rig: &mut Rig<P>) -> Outcome<<P::Listener as Listener>::Incoming> {
+    /// The request of an attempt that was begun. Its side has to answer before it is handed out, where keys or TLS are used.
+    pub(super) fn incoming(
+        &mut self,
+        rig: &mut Rig<P>,
+        connecting: &mut P::Connecting,
+    ) -> Outcome<<P::Listener as Listener>::Incoming> {
         self.wait("connect request", |now| {
             rig.poll(now);
-            Ok(rig.listener.accept(Duration::ZERO)?)
+            match connecting.poll(Duration::ZERO) {
+                Some(Err(error)) => Err(error.into()),
+                Some(Ok(_)) => Err("connected before it was accepted".into()),
+                None => Ok(rig.listener.accept(Duration::ZERO)?),
+            }
         })
     }
 
@@ -89,7 +97,7 @@ impl<'a, P: Provider> Bench<'a, P> {
     pub(super) fn links(&mut self, rig: &mut Rig<P>, options: &ConnectOptions) -> Outcome<Links<P>> {
         let gates = [rig.ports[0].gate(), rig.ports[1].gate()];
         let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], options)?;
-        let passive = self.incoming(rig)?.accept(&gates[1])?;
+        let passive = self.incoming(rig, &mut connecting)?.accept(&gates[1])?;
         let active = self.wait("outcome of the connect", |now| {
             rig.poll(now);
             Ok(connecting.poll(Duration::ZERO).transpose()?)
@@ -104,15 +112,7 @@ impl<'a, P: Provider> Bench<'a, P> {
     pub(super) fn connect_with(&mut self, rig: &mut Rig<P>, options: &ConnectOptions) -> Outcome<Duo> {
         let gates = [rig.ports[0].gate(), rig.ports[1].gate()];
         let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], options)?;
-        // A client with a key has to answer before its request is handed out.
-        let incoming = self.wait("connect request", |now| {
-            rig.poll(now);
-            match connecting.poll(Duration::ZERO) {
-                Some(Err(error)) => Err(error.into()),
-                Some(Ok(_)) => Err("connected before it was accepted".into()),
-                None => Ok(rig.listener.accept(Duration::ZERO)?),
-            }
-        })?;
+        let incoming = self.incoming(rig, &mut connecting)?;
         let passive = incoming.accept(&gates[1])?;
         let now = self.now();
         let passive = rig.ports[1].adopt(passive, now)?;

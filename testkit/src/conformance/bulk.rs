@@ -7,7 +7,8 @@ use super::{
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    Bulk, CloseReason, Gate, Loan, LoanError, Offer, Port, Provider, Refused, Tag, Transfer, testing::Came,
+    Bulk, BulkError, CloseReason, Gate, Loan, LoanError, Offer, Port, PortError, Provider, Refused, Tag,
+    Transfer, testing::Came,
 };
 
 const READS: Needs = Needs { reads: true, ..ANY };
@@ -24,6 +25,11 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
         Case { name: "bulk_depth_one_is_enough", needs: BULK, run: depth_one },
         Case { name: "bulk_depth_zero_is_no_reads", needs: ANY, run: depth_zero },
         Case { name: "bulk_above_the_limit_is_refused", needs: BULK, run: above_the_limit },
+        Case {
+            name: "bulk_of_a_connection_is_bounded",
+            needs: BULK,
+            run: a_connection_has_so_many_bytes_of_bulk_and_no_more,
+        },
         Case { name: "bulk_false_offer_brings_nothing", needs: BULK, run: false_offer },
         Case { name: "bulk_loan_is_ours_again", needs: BULK, run: loan_is_ours_again },
         Case { name: "bulk_survives_the_close", needs: BULK, run: survives_the_close },
@@ -222,6 +228,53 @@ fn above_the_limit<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     drop(bulk);
     bench.linger(&mut rig);
     drop(loan);
+    Ok(())
+}
+
+/// What a connection has of our memory is bounded: loans, and what was pulled. It comes back, and others have their own.
+fn a_connection_has_so_many_bytes_of_bulk_and_no_more<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    const PIECE: usize = 128 << 10;
+    let (mut rig, duo) = bench.open_with(|side, config| {
+        if side == 0 {
+            config.loan_bytes_max = 8 * PIECE as u64;
+        }
+    })?;
+    let other = bench.connect(&mut rig)?;
+    let (gate, conn) = (rig.ports[0].gate(), duo.ids[0]);
+    let mut loans = (0..8).map(|_| gate.allocate(conn, PIECE)).collect::<Result<Vec<_>, _>>()?;
+    let is_lack = |error: &LoanError| {
+        matches!(error, LoanError::Port(PortError::Limit { field: "port.loan_bytes_max", .. }))
+    };
+    let refused = gate.allocate(conn, 1);
+    ensure!(refused.as_ref().is_err_and(is_lack), "a loan more: {refused:?}");
+    let counters = rig.ports[0].counters(conn);
+    let shown = (counters.loan_bytes, counters.loans_refused);
+    ensure!(shown == (8 * PIECE as u64, 1), "counted {shown:?}");
+    drop(gate.allocate(other.ids[0], PIECE)?);
+    loans.pop();
+    loans.push(gate.allocate(conn, PIECE)?);
+    // Bulk that comes into our own memory counts, until it is dropped. In place it is the peer's.
+    let (theirs, offer) = loan(&mut rig, &duo, 1, &pattern(2, PIECE))?;
+    rig.pull(0, conn, offer, 1)?;
+    let (_, pulled) = bench.pulled(&mut rig, &duo, 0)?;
+    if duo.terms[0].bulk_in_place {
+        same(&pulled?, &theirs)?;
+    } else {
+        ensure!(
+            matches!(&pulled, Err(BulkError::Memory(error)) if is_lack(error)),
+            "a pull more: {pulled:?}"
+        );
+        loans.pop();
+        rig.pull(0, conn, offer, 2)?;
+        let bulk = bench.pulled(&mut rig, &duo, 0)?.1?;
+        same(&bulk, &theirs)?;
+        ensure!(gate.allocate(conn, 1).is_err(), "what was pulled is not counted");
+        drop(bulk);
+        loans.push(gate.allocate(conn, PIECE)?);
+    }
+    drop((loans, gate));
+    bench.linger(&mut rig);
+    ensure!(rig.ports[0].counters(conn).loan_bytes == 0, "it does not come back");
     Ok(())
 }
 

@@ -99,8 +99,8 @@ fn hello_says<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     (config.initiator_depth, config.responder_resources, config.arrivals) = (5, 6, 21);
     let mut rig = bench.rig_with([config.clone(), bench.harness.config()])?;
     let gate = rig.ports[0].gate();
-    let _connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
-    let incoming = bench.incoming(&mut rig)?;
+    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
+    let incoming = bench.incoming(&mut rig, &mut connecting)?;
     let hello = *incoming.hello();
     let said = if hello.features.has(Feature::SHARED) {
         (config.shared.ring_bytes(), config.shared.slot_bytes, config.shared.arrivals())
@@ -121,7 +121,7 @@ fn refused_by<P: Provider>(
 ) -> Outcome<ConnectError> {
     let gate = rig.ports[0].gate();
     let mut connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
-    answer(bench.incoming(rig)?);
+    answer(bench.incoming(rig, &mut connecting)?);
     outcome(bench, rig, &mut connecting)
 }
 
@@ -414,14 +414,14 @@ fn rejected_bytes<P: Provider>(
     reason: impl Fn(RejectReason) -> bool,
 ) -> Outcome {
     let mut rig = bench.rig()?;
-    let before = rig.listener.rejected();
+    let before = rig.listener.rejections().count();
     let mut knock = bench.harness.knock(&rig.address, bytes).ok_or("the harness cannot knock")?;
     let told = bench.wait("answer to foreign bytes", |now| {
         rig.poll(now);
         ensure!(rig.listener.accept(Duration::ZERO)?.is_none(), "foreign bytes were handed out");
         Ok(knock())
     })?;
-    let rejected = rig.listener.rejected() - before;
+    let rejected = rig.listener.rejections().count() - before;
     ensure!(rejected == 1, "{rejected} rejects counted");
     if let Some(error) = told {
         let read = matches!(&error, ConnectError::Rejected { reason: seen, .. }
@@ -443,17 +443,20 @@ fn foreign_bytes<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn bent_hello<P: Provider>(bench: &mut Bench<'_, P>, change: impl Fn(&mut [u8])) -> Outcome<Vec<u8>> {
     let mut rig = bench.rig()?;
     let gate = rig.ports[0].gate();
-    let _connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
-    let mut bytes = bench.incoming(&mut rig)?.hello().encode().to_vec();
+    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
+    let mut bytes = bench.incoming(&mut rig, &mut connecting)?.hello().encode().to_vec();
     change(&mut bytes);
     Ok(bytes)
 }
 
 fn other_version<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
-    let bytes = bent_hello(bench, |bytes| bytes[4] = 99)?;
-    rejected_bytes(bench, &bytes, |reason| {
-        matches!(reason, RejectReason::Version { ours: 99, theirs: VERSION })
-    })
+    for version in [VERSION - 1, VERSION + 1, 99] {
+        let bytes = bent_hello(bench, |bytes| bytes[4] = version)?;
+        rejected_bytes(bench, &bytes, |reason| {
+            reason == RejectReason::Version { ours: version, theirs: VERSION }
+        })?;
+    }
+    Ok(())
 }
 
 fn absurd_geometry<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

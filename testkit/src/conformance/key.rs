@@ -72,7 +72,7 @@ fn refused<P: Provider>(
     options: &ConnectOptions,
     reason: RejectReason,
 ) -> Outcome {
-    let before = rig.listener.rejected();
+    let before = rig.listener.rejections().count();
     let gate = rig.ports[0].gate();
     let mut connecting = rig.providers[0].connect(&rig.address, &gate, options)?;
     let outcome = bench.wait("outcome of the connect", |now| {
@@ -83,7 +83,7 @@ fn refused<P: Provider>(
     let error = outcome.err().ok_or("it connected")?;
     let read = matches!(&error, ConnectError::Rejected { reason: seen, .. } if *seen == reason);
     ensure!(read, "{reason:?} was read as {error:?}");
-    let (count, last) = (rig.listener.rejected() - before, rig.listener.last_rejected());
+    let (count, last) = (rig.listener.rejections().count() - before, rig.listener.rejections().last());
     ensure!(count == 1 && last == Some(reason), "the listener counts {count}, the last {last:?}");
     Ok(())
 }
@@ -109,8 +109,8 @@ fn server_lacks<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn replayed<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut plain = bench.rig()?;
     let gate = plain.ports[0].gate();
-    let _connecting = plain.providers[0].connect(&plain.address, &gate, &ConnectOptions::default())?;
-    let mut hello = *bench.incoming(&mut plain)?.hello();
+    let mut connecting = plain.providers[0].connect(&plain.address, &gate, &ConnectOptions::default())?;
+    let mut hello = *bench.incoming(&mut plain, &mut connecting)?.hello();
     let recorded = parts::request(&mut hello, Some(&key(1)?));
     drop(plain);
     let mut rig = rig(bench, &[1])?;
@@ -131,7 +131,7 @@ fn replayed<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
             }
         }
         // Where the proof is asked for before the request is handed out, the listener itself gives it up.
-        Ok((is_over || rig.listener.rejected() > 0).then_some(()))
+        Ok((is_over || rig.listener.rejections().count() > 0).then_some(()))
     })?;
     let mut duo = bench.connect_with(&mut rig, &with(1)?)?;
     bench.exchange(&mut rig, &mut duo, 1)
@@ -145,7 +145,7 @@ fn foreign<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         ensure!(rig.listener.accept(Duration::ZERO)?.is_none(), "foreign bytes were handed out");
         Ok(knock())
     })?;
-    let last = rig.listener.last_rejected();
+    let last = rig.listener.rejections().last();
     ensure!(last == Some(RejectReason::NotOurs), "the listener says {last:?}, the client {told:?}");
     let mut duo = bench.connect_with(&mut rig, &with(1)?)?;
     bench.exchange(&mut rig, &mut duo, 1)

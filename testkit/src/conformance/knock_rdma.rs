@@ -42,8 +42,15 @@ impl Client {
         let context = self.id.context().ok()??;
         let cq = Cq::new(&context, &context.query().ok()?).ok()?;
         let pd = Pd::new(&context).ok()?;
-        let request =
-            QpRequest { send_entries: 4, recv_entries: 4, inline_bytes: 0, srq: None, kind: QpType::Rc };
+        let request = QpRequest {
+            send_entries: 4,
+            recv_entries: 4,
+            pieces: 1,
+            inline_bytes: 0,
+            srq: None,
+            kind: QpType::Rc,
+            create_flags: None,
+        };
         self.id.create_qp(&pd, &cq, &cq, request).ok()?;
         self.parts = Some((cq, pd));
         self.id.resolve_route(LIMIT).ok()

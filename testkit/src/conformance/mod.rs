@@ -41,7 +41,7 @@ pub use harness::{Harness, Knock};
 #[cfg(feature = "verbs")]
 pub use knock_rdma::knock_on_cm;
 use outcome::Outcome;
-pub use real_time::{RealTime, knock_on_socket, knock_on_tcp};
+pub use real_time::{RealTime, knock_on_socket, knock_on_tcp, refusal};
 pub use virtual_time::VirtualTime;
 
 use gimmal_transport::Provider;

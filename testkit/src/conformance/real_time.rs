@@ -7,7 +7,7 @@ use gimmal_transport::{Address, ConnectError, Instant, PortConfig, Provider, Ref
 type Checker = Box<dyn FnMut() -> Result<(), Box<dyn std::error::Error>>>;
 
 /// Speaks foreign bytes to an address; `None` when it cannot.
-type Knocker = fn(&Address, &[u8]) -> Option<Knock>;
+type Knocker = Box<dyn Fn(&Address, &[u8]) -> Option<Knock>>;
 
 /// One provider for both sides; `address` makes a new address from a number.
 pub struct RealTime<P> {
@@ -59,8 +59,8 @@ impl<P: Provider> RealTime<P> {
 
     /// Foreign bytes are spoken by `knocker`.
     #[must_use]
-    pub fn with_knocker(mut self, knocker: fn(&Address, &[u8]) -> Option<Knock>) -> Self {
-        self.knocker = Some(knocker);
+    pub fn with_knocker(mut self, knocker: impl Fn(&Address, &[u8]) -> Option<Knock> + 'static) -> Self {
+        self.knocker = Some(Box::new(knocker));
         self
     }
 }
@@ -106,7 +106,7 @@ impl<P: Provider> Harness<P> for RealTime<P> {
     }
 
     fn knock(&mut self, address: &Address, private_data: &[u8]) -> Option<Knock> {
-        self.knocker.and_then(|knocker| knocker(address, private_data))
+        self.knocker.as_ref().and_then(|knocker| knocker(address, private_data))
     }
 
     fn check(&mut self) -> Result<(), Box<dyn std::error::Error>> {
@@ -141,7 +141,7 @@ pub fn knock_on_socket(address: &Address, private_data: &[u8]) -> Option<Knock> 
 #[must_use]
 pub fn knock_on_tcp(address: &Address, private_data: &[u8]) -> Option<Knock> {
     use std::io::{ErrorKind, Read, Write};
-    let Address::Tcp { host, port } = address else { return None };
+    let Address::Tcp { host, port, .. } = address else { return None };
     let mut socket = std::net::TcpStream::connect((host.as_str(), *port)).ok()?;
     socket.write_all(private_data).ok()?;
     socket.set_nonblocking(true).ok()?;
@@ -154,11 +154,17 @@ pub fn knock_on_tcp(address: &Address, private_data: &[u8]) -> Option<Knock> {
                 None
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-            _ => Some(Refusal::decode(&answer).map(|refusal| ConnectError::Rejected {
-                address: address.clone(),
-                reason: refusal.reason(),
-                data: refusal.into_data(),
-            })),
+            _ => Some(refusal(&address, &answer)),
         }
     }))
+}
+
+/// The refusal that a listener at `address` answered with, if that is one.
+#[must_use]
+pub fn refusal(address: &str, answer: &[u8]) -> Option<ConnectError> {
+    Refusal::decode(answer).map(|refusal| ConnectError::Rejected {
+        address: address.to_owned(),
+        reason: refusal.reason(),
+        data: refusal.into_data(),
+    })
 }

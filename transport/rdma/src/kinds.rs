@@ -28,6 +28,18 @@ macro_rules! kinds {
             }
         }
 
+        impl $name {
+            /// The number in the header.
+            #[must_use]
+            pub fn raw(self) -> u32 {
+                use $raw as raw;
+                match self {
+                    $(Self::$kind => raw::$value,)*
+                    Self::Other(value) => value,
+                }
+            }
+        }
+
         impl From<u32> for $name {
             fn from(value: u32) -> Self {
                 use $raw as raw;

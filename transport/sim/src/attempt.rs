@@ -46,6 +46,7 @@ pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u128) -> Hel
         responder_resources: config.responder_resources.min(device.responder_resources),
         initiator_depth: config.initiator_depth.min(device.initiator_depth),
         lane: 0,
+        service: 0,
         nonce,
     }
 }

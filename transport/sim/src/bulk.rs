@@ -14,7 +14,7 @@ use super::{
 };
 use gimmal_transport::{
     BulkError, LoanError, Offer, PortError, Pulled, Refused, Violation,
-    mem::{Bulk, Loan, LoanHome, Release},
+    mem::{Bulk, Debit, Loan, LoanHome, Release},
 };
 
 /// Tells the world that a loan was dropped.
@@ -29,10 +29,19 @@ impl LoanHome for Home {
 }
 
 impl World {
-    pub(super) fn loan_made(&mut self, conn: u64, side: Side) -> u64 {
+    pub(super) fn loan_made(&mut self, conn: u64, side: Side, debit: Debit) -> u64 {
         let ticket = self.fresh();
-        self.loans.insert(ticket, LoanState { conn, at: 0, side, bytes: None, readers: 0, lent: Vec::new() });
+        self.loans.insert(
+            ticket,
+            LoanState { conn, at: 0, side, bytes: None, readers: 0, lent: Vec::new(), _debit: debit },
+        );
         ticket
+    }
+
+    /// Counts memory for bulk of one end.
+    pub(super) fn count(&self, conn: u64, side: Side, bytes: usize) -> Result<Debit, LoanError> {
+        let conn = self.conns.get(&conn).ok_or(LoanError::Closed)?;
+        Ok(conn.ends[side].account.take(bytes as u64)?)
     }
 
     pub(super) fn loan_lies_at(&mut self, ticket: u64, at: usize) {
@@ -196,7 +205,7 @@ impl World {
         let Some(pull) = self.conns.get_mut(&id).and_then(|conn| conn.ends[side].pulls.pop_front()) else {
             return;
         };
-        let result = self.fetch(id, side, &pull).map(Bulk::own);
+        let result = self.fetch(id, side, &pull, false).map(Bulk::own);
         self.forget_reader(&pull);
         self.put(id, side, Inbound::Pulled { token: pull.token, result });
     }
@@ -216,7 +225,7 @@ impl World {
         pull.flipped = flipped;
         end.counters.in_place_bytes += pull.offer.len;
         let waker = end.port.and_then(|port| self.ports.get(&port)).map(|port| Arc::clone(&port.waker));
-        let result = self.fetch(id, side, &pull);
+        let result = self.fetch(id, side, &pull, true);
         self.forget_reader(&pull);
         let Some(waker) = waker else { return };
         let release = Release::new(waker);
@@ -228,12 +237,14 @@ impl World {
         self.put(id, side, Inbound::Pulled { token: pull.token, result });
     }
 
-    fn fetch(&self, id: u64, side: Side, pull: &Pull) -> Result<Loan, BulkError> {
+    fn fetch(&self, id: u64, side: Side, pull: &Pull, in_place: bool) -> Result<Loan, BulkError> {
         let broken = BulkError::Offer(Violation::Malformed { what: "bulk offer" });
         let bytes = self.offered(id, side, &pull.offer).ok_or_else(|| broken.clone())?;
         let place = |value: u64| usize::try_from(value).map_err(|_| broken.clone());
         let (start, len) = (place(pull.offer.address)?, place(pull.offer.len)?);
-        let mut loan = Loan::anonymous(len, 0).map_err(|error| {
+        // In place it is the peer's memory.
+        let home = Arc::new(self.count(id, side, if in_place { 0 } else { len })?);
+        let mut loan = Loan::anonymous_from(len, 0, home).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
             BulkError::Memory(LoanError::Port(PortError::System { step: "mmap", errno }))
         })?;

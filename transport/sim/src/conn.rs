@@ -4,7 +4,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
     AccessError, Accessed, BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Key, Negotiated,
-    PortConfig, PortCounters, Tag, Time, id::Position, mem::Bulk, parts::Session,
+    PortConfig, PortCounters, Tag, Time,
+    id::Position,
+    mem::Bulk,
+    parts::{Account, Session},
 };
 
 use super::{
@@ -76,6 +79,7 @@ pub(super) struct End {
     pub(super) reads_outstanding: u32,
     pub(super) accesses: VecDeque<UnderWay>,
     pub(super) counters: PortCounters,
+    pub(super) account: Arc<Account>,
     pub(super) sent_until: Time,
     pub(super) completed_until: Time,
 }
@@ -86,6 +90,7 @@ impl End {
             port: None,
             id: None,
             device,
+            account: Account::new(config.loan_bytes_max),
             config,
             hello: None,
             key: None,

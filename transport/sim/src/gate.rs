@@ -54,7 +54,8 @@ impl Gate for SimGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         let ticket = self.shared.with(|world| {
             let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of a loan")?;
-            Ok::<_, LoanError>(world.loan_made(id, side))
+            let debit = world.count(id, side, bytes)?;
+            Ok::<_, LoanError>(world.loan_made(id, side, debit))
         })?;
         let loan = Loan::anonymous_from(bytes, ticket, self.home()).map_err(|error| no_memory(&error))?;
         self.shared.with(|world| world.loan_lies_at(ticket, loan.as_ptr().addr()));

@@ -18,6 +18,7 @@ use gimmal_transport::{
 pub struct SimListener {
     shared: Arc<Shared>,
     name: String,
+    rejected: Arc<Rejected>,
 }
 
 impl SimListener {
@@ -30,8 +31,9 @@ impl SimListener {
             let why = "the simulator listens on mem://name only".to_owned();
             return Err(ListenError::Address { address: address.to_string(), why });
         };
-        let listening =
-            Listening { options: options.clone(), waiting: VecDeque::new(), rejected: Rejected::default() };
+        let rejected = Arc::<Rejected>::default();
+        let counted = Arc::clone(&rejected);
+        let listening = Listening { options: options.clone(), waiting: VecDeque::new(), rejected: counted };
         let fresh = shared.with(|world| {
             world.setup("rdma_listen")?;
             let free = !world.listeners.contains_key(name);
@@ -46,7 +48,7 @@ impl SimListener {
                 by: "a listener of this world".to_owned(),
             });
         }
-        Ok(Self { shared: Arc::clone(shared), name: name.clone() })
+        Ok(Self { shared: Arc::clone(shared), name: name.clone(), rejected })
     }
 }
 
@@ -75,13 +77,8 @@ impl Listener for SimListener {
         }))
     }
 
-    fn rejected(&self) -> u64 {
-        self.shared
-            .with(|world| world.listeners.get(&self.name).map_or(0, |listening| listening.rejected.count()))
-    }
-
-    fn last_rejected(&self) -> Option<RejectReason> {
-        self.shared.with(|world| world.listeners.get(&self.name)?.rejected.last())
+    fn rejections(&self) -> &Arc<Rejected> {
+        &self.rejected
     }
 }
 

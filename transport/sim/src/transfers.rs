@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gimmal_transport::{
     Offer, Remote,
-    mem::{OneSided, Release, Words},
+    mem::{Debit, OneSided, Release, Words},
 };
 
 /// A loan that was made, and what was offered of it.
@@ -17,6 +17,8 @@ pub(super) struct LoanState {
     pub(super) bytes: Option<Arc<[u8]>>,
     pub(super) readers: u32,
     pub(super) lent: Vec<Arc<Release>>,
+    /// Held for its drop.
+    pub(super) _debit: Debit,
 }
 
 /// A pull in flight.

@@ -43,7 +43,10 @@ impl World {
     }
 
     pub(super) fn counters(&self, id: u64, side: Side) -> PortCounters {
-        self.conns.get(&id).map_or_else(PortCounters::default, |conn| conn.ends[side].counters)
+        self.conns.get(&id).map_or_else(PortCounters::default, |conn| {
+            let end = &conn.ends[side];
+            end.account.counted(end.counters)
+        })
     }
 
     /// Chains that are posted and not known to be complete.

@@ -11,7 +11,7 @@ use std::{
     any::Any,
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -134,7 +134,7 @@ impl Ord for Scheduled {
 pub(super) struct Listening {
     pub(super) options: ListenOptions,
     pub(super) waiting: VecDeque<u64>,
-    pub(super) rejected: Rejected,
+    pub(super) rejected: Arc<Rejected>,
 }
 
 #[derive(Debug)]

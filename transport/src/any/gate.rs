@@ -2,35 +2,11 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "shm")]
-use super::have::SHM;
-use super::have::{Have, inner, number};
-#[cfg(feature = "verbs")]
-use super::have::{VERBS, prefer};
-#[cfg(feature = "shm")]
-use crate::shm::ShmGate;
-#[cfg(feature = "verbs")]
-use crate::verbs::VerbsGate;
+use super::have::{Have, SHM, Shm, TCP, Tcp, VERBS, Verbs, inner, number, prefer};
 use crate::{
-    ConnId, Exposed, Gate, Loan, LoanError, MemoryNode, NotNear, PoolMemory, PortError, SharedState,
-    UserBytes, UserMemory,
+    ConnId, Exposed, Gate, Loan, LoanError, MemoryNode, NotNear, PoolMemory, PortError, Provider,
+    SharedState, UserBytes, UserMemory,
 };
-
-/// A configuration that no provider takes is an error at once; one that some take is not.
-pub(super) fn some_opened(gates: &Gates) -> Result<(), PortError> {
-    let mut first = None;
-    #[cfg(feature = "shm")]
-    match &gates.shm {
-        Ok(_) => return Ok(()),
-        Err(error) => first = first.or_else(|| Some(error.clone())),
-    }
-    #[cfg(feature = "verbs")]
-    match &gates.verbs {
-        Ok(_) => return Ok(()),
-        Err(error) => first = prefer(first, error),
-    }
-    first.map_or(Ok(()), Err)
-}
 
 /// The gates of an [`AnyPort`](super::AnyPort)'s sub-ports; see [`Gate`].
 #[derive(Clone, Debug)]
@@ -40,83 +16,79 @@ pub struct AnyGate {
 
 #[derive(Debug)]
 pub(super) struct Gates {
-    #[cfg(feature = "shm")]
-    pub(super) shm: Have<ShmGate>,
-    #[cfg(feature = "verbs")]
-    pub(super) verbs: Have<VerbsGate>,
+    pub(super) shm: Have<<Shm as Provider>::Gate>,
+    pub(super) verbs: Have<<Verbs as Provider>::Gate>,
+    pub(super) tcp: Have<<Tcp as Provider>::Gate>,
+}
+
+impl Gates {
+    /// A configuration that no provider takes is an error at once; one that some take is not.
+    pub(super) fn check(&self) -> Result<(), PortError> {
+        let errors = [self.shm.as_ref().err(), self.verbs.as_ref().err(), self.tcp.as_ref().err()];
+        if errors.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        errors.into_iter().flatten().fold(None, prefer).map_or(Ok(()), Err)
+    }
+}
+
+/// Something of the gate that a connection belongs to.
+macro_rules! of_gate {
+    ($self:ident, $conn:expr, |$gate:ident, $id:ident| $then:expr) => {{
+        let (gates, $id) = (&*$self.gates, inner($conn));
+        match number($conn) {
+            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed).and_then(|$gate| $then),
+            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed).and_then(|$gate| $then),
+            TCP => gates.tcp.as_ref().map_err(|_| LoanError::Closed).and_then(|$gate| $then),
+            _ => Err(LoanError::Closed),
+        }
+    }};
+}
+
+/// Does something with every gate that there is.
+macro_rules! for_each_gate {
+    ($self:ident, |$gate:ident| $then:expr) => {
+        $self.gates.shm.iter().for_each(|$gate| $then);
+        $self.gates.verbs.iter().for_each(|$gate| $then);
+        $self.gates.tcp.iter().for_each(|$gate| $then);
+    };
 }
 
 impl Gate for AnyGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
-        let (gates, id) = (&self.gates, inner(conn));
-        match number(conn) {
-            #[cfg(feature = "shm")]
-            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
-            #[cfg(feature = "verbs")]
-            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
-            _ => Err(LoanError::Closed),
-        }
+        of_gate!(self, conn, |gate, id| gate.allocate(id, bytes))
     }
 
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
-        let (gates, id) = (&self.gates, inner(conn));
-        match number(conn) {
-            #[cfg(feature = "shm")]
-            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
-            #[cfg(feature = "verbs")]
-            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
-            _ => Err(LoanError::Closed),
-        }
+        of_gate!(self, conn, |gate, id| gate.lend(id, bytes))
     }
 
     fn memory_node(&self) -> MemoryNode {
         // One thread opened them all.
-        #[cfg(feature = "shm")]
-        if let Ok(gate) = &self.gates.shm {
-            return gate.memory_node();
-        }
-        #[cfg(feature = "verbs")]
-        if let Ok(gate) = &self.gates.verbs {
-            return gate.memory_node();
-        }
-        MemoryNode::Anywhere { why: NotNear::Modelled }
+        let mut node = MemoryNode::Anywhere { why: NotNear::Modelled };
+        for_each_gate!(self, |gate| node = gate.memory_node());
+        node
     }
 
     fn user_memory(&self) -> UserMemory {
         let mut sum = UserMemory::default();
-        #[cfg(feature = "shm")]
-        self.gates.shm.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
-        #[cfg(feature = "verbs")]
-        self.gates.verbs.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
+        for_each_gate!(self, |gate| sum = sum.and(gate.user_memory()));
         sum
     }
 
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
-        let (gates, id) = (&self.gates, inner(conn));
-        match number(conn) {
-            #[cfg(feature = "shm")]
-            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
-            #[cfg(feature = "verbs")]
-            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
-            _ => Err(LoanError::Closed),
-        }
+        of_gate!(self, conn, |gate, id| gate.expose(id, bytes))
     }
 
     fn shared_receives(&self) -> Vec<SharedState> {
-        #[allow(unused_mut, reason = "verbs alone has any")]
         let mut shared = Vec::new();
-        #[cfg(feature = "verbs")]
-        shared.extend(self.gates.verbs.iter().flat_map(Gate::shared_receives));
+        for_each_gate!(self, |gate| shared.extend(gate.shared_receives()));
         shared
     }
 
     fn memory(&self) -> Vec<PoolMemory> {
-        #[allow(unused_mut, reason = "without a provider there is none")]
         let mut memory = Vec::new();
-        #[cfg(feature = "shm")]
-        memory.extend(self.gates.shm.iter().flat_map(Gate::memory));
-        #[cfg(feature = "verbs")]
-        memory.extend(self.gates.verbs.iter().flat_map(Gate::memory));
+        for_each_gate!(self, |gate| memory.extend(gate.memory()));
         memory
     }
 }

@@ -10,55 +10,35 @@ use std::{
 
 use rustix::event::epoll;
 
-#[cfg(feature = "shm")]
-use super::have::SHM;
-#[cfg(feature = "verbs")]
-use super::have::VERBS;
-#[cfg(feature = "verbs")]
-use super::have::inner;
 use super::{
-    gate::{AnyGate, Gates, some_opened},
-    have::{Have, PROVIDERS, number, outer},
+    gate::{AnyGate, Gates},
+    have::{Have, PROVIDERS, Providers, SHM, Shm, TCP, Tcp, VERBS, Verbs, inner, number, outer},
     used::{Used, watch},
 };
-#[cfg(feature = "shm")]
-use crate::shm::{Shm, ShmLink, ShmPort};
-#[cfg(feature = "verbs")]
-use crate::verbs::{Verbs, VerbsLink, VerbsPort};
 use crate::{
     AccessError, Batch, CloseReason, ConnId, Credit, CreditView, Exposed, Limit, Loan, Look, Offer, OneSided,
     Port, PortConfig, PortCounters, PortError, Position, Provider, Pulled, Pulse, Refused, Remote, Run,
     RxFrame, Staged, Time, Transfer, Violation, Wait, Waker, sync::Doorbell,
 };
 
-/// The providers that a port has ports of.
-#[derive(Clone, Debug)]
-pub(super) struct Providers {
-    #[cfg(feature = "shm")]
-    pub(super) shm: Have<Shm>,
-    #[cfg(feature = "verbs")]
-    pub(super) verbs: Have<Verbs>,
-}
-
 /// An established connection of some provider.
 #[derive(Debug)]
 pub enum AnyLink {
     /// Shared memory.
-    #[cfg(feature = "shm")]
-    Shm(ShmLink),
+    Shm(<Shm as Provider>::Link),
     /// Verbs.
-    #[cfg(feature = "verbs")]
-    Verbs(VerbsLink),
+    Verbs(<Verbs as Provider>::Link),
+    /// TCP.
+    Tcp(<Tcp as Provider>::Link),
 }
 
 /// The data side of [`Any`](super::Any); see [`Port`].
 #[derive(Debug)]
 pub struct AnyPort {
-    #[cfg(feature = "shm")]
-    shm: Option<ShmPort>,
-    #[cfg(feature = "verbs")]
-    verbs: Option<VerbsPort>,
-    used: Used,
+    shm: Option<<Shm as Provider>::Port>,
+    verbs: Option<<Verbs as Provider>::Port>,
+    tcp: Option<<Tcp as Provider>::Port>,
+    pub(super) used: Used,
     /// The provider that is polled first; changed when a batch was too small for all.
     first: usize,
     gate: AnyGate,
@@ -70,48 +50,58 @@ pub struct AnyPort {
 /// Does something with the sub-port of a connection. Shared memory comes first, since there it counts: its ids are
 /// its own, and its calls cost a few nanoseconds.
 macro_rules! route {
-    ($self:ident.$access:ident, $conn:expr, |$port:ident, $id:ident| $then:expr, else $otherwise:expr) => {{
-        #[cfg(feature = "shm")]
-        let is_shm = number($conn) == SHM;
-        #[cfg(not(feature = "shm"))]
-        let is_shm = false;
-        if is_shm {
-            #[cfg(feature = "shm")]
-            match ($self.shm.$access(), $conn) {
-                (Some($port), $id) => $then,
-                (None, _) => $otherwise,
-            }
-            #[cfg(not(feature = "shm"))]
-            $otherwise
+    ($self:ident.$access:ident, $conn:expr, |$port:ident, $id:ident| $then:expr, else $otherwise:expr) => {
+        if number($conn) == SHM {
+            let $id = $conn;
+            if let Some($port) = $self.shm.$access() { $then } else { $otherwise }
         } else {
+            let $id = inner($conn);
+            moves!($self.$access, number($conn));
             match number($conn) {
-                #[cfg(feature = "verbs")]
-                VERBS => match ($self.verbs.$access(), inner($conn)) {
-                    (Some($port), $id) => $then,
-                    (None, _) => $otherwise,
-                },
+                VERBS => {
+                    if let Some($port) = $self.verbs.$access() {
+                        $then
+                    } else {
+                        $otherwise
+                    }
+                }
+                TCP => {
+                    if let Some($port) = $self.tcp.$access() {
+                        $then
+                    } else {
+                        $otherwise
+                    }
+                }
                 _ => $otherwise,
             }
         }
-    }};
+    };
 }
 
-/// Does something with every sub-port that is in use; at once, when that is only one.
+/// What is done with a connection begins something at its provider.
+macro_rules! moves {
+    ($self:ident.as_mut, $number:expr) => {
+        $self.used.stir($number)
+    };
+    ($self:ident.as_ref, $number:expr) => {};
+}
+
+/// Does something with every sub-port that is in use, or with the sole one.
 macro_rules! for_used {
-    ($self:ident.$access:ident, |$port:ident, $number:ident| $then:expr) => {
-        match $self.used.sole {
-            #[cfg(feature = "shm")]
+    ($sole:expr; $self:ident.$access:ident, |$port:ident, $number:ident| $then:expr) => {
+        match $sole {
             SHM => for_one!($self.shm.$access, |$port, $number| $then, SHM),
-            #[cfg(feature = "verbs")]
             VERBS => for_one!($self.verbs.$access, |$port, $number| $then, VERBS),
+            TCP => for_one!($self.tcp.$access, |$port, $number| $then, TCP),
             _ => {
-                #[cfg(feature = "shm")]
                 if $self.used.is_used(SHM) {
                     for_one!($self.shm.$access, |$port, $number| $then, SHM);
                 }
-                #[cfg(feature = "verbs")]
                 if $self.used.is_used(VERBS) {
                     for_one!($self.verbs.$access, |$port, $number| $then, VERBS);
+                }
+                if $self.used.is_used(TCP) {
+                    for_one!($self.tcp.$access, |$port, $number| $then, TCP);
                 }
             }
         }
@@ -152,23 +142,16 @@ impl AnyPort {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|errno| PortError::System { step: "epoll_create1", errno: errno.raw_os_error() })?;
         watch(&epoll, doorbell.as_fd())?;
-        #[cfg(feature = "shm")]
         let (shm, shm_gate) = open(&any.shm, config);
-        #[cfg(feature = "verbs")]
         let (verbs, verbs_gate) = open(&any.verbs, config);
-        let gates = Gates {
-            #[cfg(feature = "shm")]
-            shm: shm_gate,
-            #[cfg(feature = "verbs")]
-            verbs: verbs_gate,
-        };
-        some_opened(&gates)?;
+        let (tcp, tcp_gate) = open(&any.tcp, config);
+        let gates = Gates { shm: shm_gate, verbs: verbs_gate, tcp: tcp_gate };
+        gates.check()?;
         let used = Used::new(epoll);
         Ok(Self {
-            #[cfg(feature = "shm")]
             shm,
-            #[cfg(feature = "verbs")]
             verbs,
+            tcp,
             used,
             first: 0,
             gate: AnyGate { gates: Arc::new(gates) },
@@ -179,8 +162,8 @@ impl AnyPort {
 
     /// Polls the sub-ports from `from` to before `to`.
     fn poll_some(&mut self, from: usize, to: usize, now: Time, batch: &mut Batch) {
-        for_used!(self.as_mut, |port, number| {
-            if number >= from && number < to && batch.room() > 0 {
+        for_used!(self.used.sole; self.as_mut, |port, number| {
+            if number >= from && number < to && batch.room() > 0 && self.used.wants_poll(number) {
                 self.used.poll(number, port, now, batch);
             }
         });
@@ -189,6 +172,7 @@ impl AnyPort {
     /// Polls several, beginning with another one after a batch that was too small for all.
     fn poll_several(&mut self, now: Time, batch: &mut Batch) {
         let first = self.first;
+        self.used.begin_poll();
         self.poll_some(first, PROVIDERS, now, batch);
         self.poll_some(0, first, now, batch);
         if batch.room() == 0 {
@@ -196,41 +180,60 @@ impl AnyPort {
         }
     }
 
+    /// The next run of one that is not shared memory.
+    fn next_of(&mut self, sole: usize, limit: Limit) -> Look {
+        for_used!(sole; self.as_mut, |port, number| {
+            let mut look = port.next_run(limit);
+            if let Look::Run(run) = &mut look {
+                run.name(outer(number, run.conn()));
+            }
+            return look;
+        });
+        Look::Nothing
+    }
+
     /// The next run of any, beginning with another one after each; events, when one has some.
     fn next_of_several(&mut self, limit: Limit) -> Look {
-        let (first, mut look) = (self.first, Look::Nothing);
-        for (from, to) in [(first, PROVIDERS), (0, first)] {
-            for_used!(self.as_mut, |port, number| if number >= from && number < to {
+        let (first, mut look, mut looked) = (self.first, Look::Nothing, 0);
+        'looks: for (from, to) in [(first, PROVIDERS), (0, first)] {
+            for_used!(self.used.sole; self.as_mut, |port, number| if number >= from && number < to {
+                looked += 1;
                 match port.next_run(limit) {
                     Look::Run(mut run) => {
+                        self.used.stir(number);
                         self.first = (number + 1) % PROVIDERS;
                         run.name(outer(number, run.conn()));
-                        return Look::Run(run);
+                        look = Look::Run(run);
+                        break 'looks;
                     }
-                    Look::Events => look = Look::Events,
-                    Look::Nothing => {}
+                    Look::Events => {
+                        self.used.stir(number);
+                        look = Look::Events;
+                    }
+                    // Room for no frame is no look.
+                    Look::Nothing if matches!(limit, Limit::Frames(0)) => {}
+                    Look::Nothing => self.used.in_vain(number),
                 }
             });
+        }
+        if !matches!(limit, Limit::Frames(0)) {
+            self.used.looked_at(looked);
         }
         look
     }
 
     fn disarm_subs(&mut self) {
-        for_used!(self.as_mut, |port, _number| port.disarm());
+        for_used!(self.used.sole; self.as_mut, |port, _number| port.disarm());
     }
 }
 
 impl Port for AnyPort {
     type Link = AnyLink;
     type Gate = AnyGate;
-    #[cfg(feature = "shm")]
-    type Direct = ShmPort;
-    #[cfg(not(feature = "shm"))]
-    type Direct = Self;
+    type Direct = <Shm as Provider>::Port;
 
-    #[cfg(feature = "shm")]
     #[inline]
-    fn direct(&mut self) -> Option<&mut ShmPort> {
+    fn direct(&mut self) -> Option<&mut Self::Direct> {
         if self.used.sole == SHM { self.shm.as_mut() } else { None }
     }
 
@@ -245,10 +248,9 @@ impl Port for AnyPort {
             return Err(PortError::Limit { field: "connections", value, limit });
         }
         match link {
-            #[cfg(feature = "shm")]
             AnyLink::Shm(link) => self.used.adopt(SHM, self.shm.as_mut(), link, now),
-            #[cfg(feature = "verbs")]
             AnyLink::Verbs(link) => self.used.adopt(VERBS, self.verbs.as_mut(), link, now),
+            AnyLink::Tcp(link) => self.used.adopt(TCP, self.tcp.as_mut(), link, now),
         }
     }
 
@@ -264,7 +266,7 @@ impl Port for AnyPort {
 
     #[inline]
     fn flush(&mut self) {
-        for_used!(self.as_mut, |port, _number| port.flush());
+        for_used!(self.used.attended(); self.as_mut, |port, _number| port.flush());
     }
 
     #[inline]
@@ -288,11 +290,14 @@ impl Port for AnyPort {
 
     #[inline]
     fn next_run(&mut self, limit: Limit) -> Look {
-        #[cfg(feature = "shm")]
         if self.used.sole == SHM {
             return self.shm.as_mut().map_or(Look::Nothing, |port| port.next_run(limit));
         }
-        self.next_of_several(limit)
+        match self.used.next() {
+            SHM => self.shm.as_mut().map_or(Look::Nothing, |port| port.next_run(limit)),
+            PROVIDERS => self.next_of_several(limit),
+            sole => self.next_of(sole, limit),
+        }
     }
 
     #[inline]
@@ -309,7 +314,6 @@ impl Port for AnyPort {
     #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         match self.used.sole {
-            #[cfg(feature = "shm")]
             SHM => {
                 if let Some(port) = &mut self.shm {
                     self.used.poll(SHM, port, now, batch);
@@ -360,7 +364,7 @@ impl Wait for AnyPort {
     fn arm(&mut self) -> bool {
         self.doorbell.arm();
         let mut quiet = true;
-        for_used!(self.as_mut, |port, _number| quiet = quiet && port.arm());
+        for_used!(self.used.sole; self.as_mut, |port, _number| quiet = quiet && port.arm());
         if !quiet {
             self.disarm();
         }
@@ -369,6 +373,7 @@ impl Wait for AnyPort {
 
     fn disarm(&mut self) {
         self.doorbell.disarm();
+        self.used.woke();
         self.disarm_subs();
     }
 
@@ -383,7 +388,7 @@ impl Wait for AnyPort {
     #[inline]
     fn deadline(&self) -> Time {
         let mut least = Time::NEVER;
-        for_used!(self.as_ref, |port, _number| least = least.min(port.deadline()));
+        for_used!(self.used.sole; self.as_ref, |port, _number| least = least.min(port.deadline()));
         least
     }
 }

@@ -4,8 +4,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use super::have::{PROVIDERS, outer};
+use super::have::{PROVIDERS, SHM, outer};
 use crate::{Batch, ConnId, Event, Port, PortError, Time};
+
+/// Looks in vain, after which a provider is idle.
+pub(super) const IDLE_LOOKS: u32 = 256;
+/// An idle one is looked at every so many times: every 64 turns, as a turn looks again behind what it found.
+pub(super) const IDLE_EVERY: u32 = 128;
 
 /// Which sub-ports are used: those with connections.
 #[derive(Debug)]
@@ -15,11 +20,30 @@ pub(super) struct Used {
     /// The only one that is used; `PROVIDERS` when there are none or several.
     pub(super) sole: usize,
     pub(super) epoll: OwnedFd,
+    /// Looks in vain at each since it moved something last.
+    vain: [u32; PROVIDERS],
+    /// While all others are idle: the one that is not, and how many looks are at it alone.
+    busy: usize,
+    alone: u32,
+    polls: u32,
+    /// Those that were made.
+    #[cfg(test)]
+    pub(super) made: [u32; PROVIDERS],
 }
 
 impl Used {
     pub(super) fn new(epoll: OwnedFd) -> Self {
-        Self { live: [0; PROVIDERS], sole: PROVIDERS, epoll }
+        Self {
+            live: [0; PROVIDERS],
+            sole: PROVIDERS,
+            epoll,
+            vain: [0; PROVIDERS],
+            busy: PROVIDERS,
+            alone: 0,
+            polls: 0,
+            #[cfg(test)]
+            made: [0; PROVIDERS],
+        }
     }
 
     /// Of all providers.
@@ -29,6 +53,69 @@ impl Used {
 
     pub(super) const fn is_used(&self, number: usize) -> bool {
         self.live[number] > 0
+    }
+
+    /// The only one that is to be flushed; `PROVIDERS` when all are.
+    #[inline]
+    pub(super) const fn attended(&self) -> usize {
+        if self.alone > 0 { self.busy } else { self.sole }
+    }
+
+    /// The only one that this look is at; `PROVIDERS` when it is at all. To ask the kernel or a device costs as much as a turn,
+    /// so idle ones wait for their time.
+    #[inline]
+    pub(super) fn next(&mut self) -> usize {
+        let attended = self.attended();
+        self.alone = self.alone.saturating_sub(1);
+        #[cfg(test)]
+        self.made.iter_mut().enumerate().for_each(|(number, made)| {
+            *made += u32::from(self.live[number] > 0 && (attended == number || attended == PROVIDERS));
+        });
+        attended
+    }
+
+    /// A look found nothing there.
+    pub(super) const fn in_vain(&mut self, number: usize) {
+        self.vain[number] = self.vain[number].saturating_add(1);
+    }
+
+    /// Something moves: it is looked at again.
+    #[inline]
+    pub(super) const fn stir(&mut self, number: usize) {
+        (self.vain[number], self.alone) = (0, 0);
+    }
+
+    /// So many were looked at. If it is all, and one alone is not idle, the next looks are at that one.
+    pub(super) fn looked_at(&mut self, count: usize) {
+        if count < (0..PROVIDERS).filter(|number| self.is_used(*number)).count() {
+            return;
+        }
+        let mut awake = (0..PROVIDERS).filter(|number| self.is_awake(*number));
+        if let (Some(busy), None) = (awake.next(), awake.next())
+            && self.sole == PROVIDERS
+        {
+            (self.busy, self.alone) = (busy, IDLE_EVERY);
+        }
+    }
+
+    /// Shared memory is never idle: a look costs a few loads.
+    const fn is_awake(&self, number: usize) -> bool {
+        self.live[number] > 0 && (number == SHM || self.vain[number] <= IDLE_LOOKS)
+    }
+
+    /// After a sleep the next look is at all of them.
+    pub(super) const fn woke(&mut self) {
+        self.alone = 0;
+    }
+
+    /// The next polls are of one round.
+    pub(super) const fn begin_poll(&mut self) {
+        self.polls = self.polls.wrapping_add(1);
+    }
+
+    /// Whether it is polled in this round.
+    pub(super) const fn wants_poll(&self, number: usize) -> bool {
+        number == self.sole || self.is_awake(number) || self.polls.is_multiple_of(IDLE_EVERY)
     }
 
     /// Polls one sub-port; numbers its connections as the caller knows them, and notices those that are over.
@@ -55,6 +142,7 @@ impl Used {
 
     /// After a change of what is used.
     fn find_sole(&mut self) {
+        self.alone = 0;
         let mut used = (0..PROVIDERS).filter(|number| self.is_used(*number));
         self.sole = match (used.next(), used.next()) {
             (Some(sole), None) => sole,
@@ -91,6 +179,7 @@ impl Used {
         let port = port.ok_or(PortError::NotOpened { provider: "of this link" })?;
         self.watch(number, port)?;
         self.live[number] += 1;
+        self.stir(number);
         self.find_sole();
         match port.adopt(link, now) {
             Ok(conn) => Ok(outer(number, conn)),

@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use thiserror::Error;
 
 use super::errno_text;
+use crate::TlsError;
 
 /// A URL that is no address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -12,7 +13,7 @@ use super::errno_text;
 pub enum AddressError {
     /// It has no known scheme.
     #[error(
-        "'{url}' is not an address: use shm://name, tcp://host:port, rdma://host:port, gimmal://host:port or mem://name"
+        "'{url}' is not an address: use shm://name, tcp://host:port, tcp+tls://host:port, rdma://host:port, gimmal://host:port or mem://name"
     )]
     Scheme {
         /// What was given.
@@ -27,7 +28,7 @@ pub enum AddressError {
         why: &'static str,
     },
     /// It chooses something that cannot be chosen.
-    #[error("'{url}' is not an address: '{key}' is none of device and source")]
+    #[error("'{url}' is not an address: '{key}' is none of device, source and service")]
     Key {
         /// What was given.
         url: String,
@@ -189,6 +190,14 @@ pub enum ListenError {
         /// What is wrong.
         why: String,
     },
+    /// The certificates of this side are of no use.
+    #[error("listen on {address} failed: {cause}")]
+    Tls {
+        /// What was given.
+        address: String,
+        /// What is wrong with them.
+        cause: TlsError,
+    },
     /// Everything the port side can say.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -252,6 +261,23 @@ pub enum RejectReason {
     NotAllowed {
         /// The user that asked.
         uid: u32,
+    },
+    /// It speaks without TLS, and this side with it.
+    #[error("the server speaks TLS only; connect to tcp+tls://")]
+    TlsNeeded,
+    /// The handshake of TLS failed; the log of the side that refused says why.
+    #[error("the TLS handshake failed; the server's log says why")]
+    Tls,
+    /// The names in its certificate are none of those that are let in.
+    #[error(
+        "this client's certificate has no identity on the server's list; add it there (`listen.tls.allow`)"
+    )]
+    IdentityNotAllowed,
+    /// Another server listens there than the client looks for; see [`Via::service`](crate::Via::service).
+    #[error("the server that listens there is not that of gimmal:// port {port}")]
+    OtherService {
+        /// The port that the client asked for.
+        port: u16,
     },
     /// The application said no.
     #[error("the application refused with code {code}")]
@@ -398,6 +424,14 @@ pub enum ConnectError {
         address: String,
         /// Whose process it is.
         uid: u32,
+    },
+    /// TLS failed.
+    #[error("connect to {address} failed: {cause}")]
+    Tls {
+        /// What was given.
+        address: String,
+        /// Why not.
+        cause: TlsError,
     },
     /// Everything the port side can say.
     #[error(transparent)]

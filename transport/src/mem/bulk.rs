@@ -8,9 +8,9 @@ use std::{
 };
 
 use crate::{
-    mem::{Loan, Region},
+    mem::{Debit, Loan, Region},
     sync::{
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
         doorbell::Waker,
         flag::{is_raised, raise},
         release::{PLACES, release, take},
@@ -27,7 +27,7 @@ pub struct Bulk {
 #[allow(dead_code)] // held for their drop
 enum Memory {
     Own(Loan),
-    Heap(Box<[u8]>),
+    Heap(Box<[u8]>, Debit),
     Peer(Arc<Region>, Arc<Release>),
     Held(Loan, Arc<Release>),
 }
@@ -35,7 +35,7 @@ enum Memory {
 impl Memory {
     fn release(&self) -> Option<&Arc<Release>> {
         match self {
-            Self::Own(_) | Self::Heap(_) => None,
+            Self::Own(_) | Self::Heap(..) => None,
             Self::Peer(_, release) | Self::Held(_, release) => Some(release),
         }
     }
@@ -55,11 +55,11 @@ impl Bulk {
         Self { bytes: NonNull::from(&*loan).cast(), len: loan.len(), memory: Memory::Own(loan) }
     }
 
-    /// Bytes in memory of their own.
+    /// Bytes in memory of their own, which are counted.
     #[must_use]
     #[doc(hidden)]
-    pub fn on_heap(bytes: Box<[u8]>) -> Self {
-        Self { bytes: NonNull::from(&*bytes).cast(), len: bytes.len(), memory: Memory::Heap(bytes) }
+    pub fn on_heap(bytes: Box<[u8]>, debit: Debit) -> Self {
+        Self { bytes: NonNull::from(&*bytes).cast(), len: bytes.len(), memory: Memory::Heap(bytes, debit) }
     }
 
     /// Bytes read where the peer has them. `release` is set when this is dropped.
@@ -125,61 +125,97 @@ impl fmt::Debug for Bulk {
 #[derive(Debug)]
 pub struct Release {
     done: AtomicBool,
-    /// Where its owner finds it: a map, and the place in there.
-    place: OnceLock<(Arc<Places>, u32)>,
+    /// Where its owner looks, and which place there is its own: [`NOWHERE`] until it is watched.
+    places: OnceLock<Arc<Places>>,
+    place: AtomicU32,
     waker: Waker,
 }
 
-/// Releases of one connection that were set, at most 64 to a map.
-#[derive(Debug)]
+/// The place of a release that nobody watches.
+const NOWHERE: u32 = u32::MAX;
+
+/// Releases of one connection that were set, 64 to a map: row `n` has 2^n maps once there are so many places.
+#[derive(Debug, Default)]
 struct Places {
-    map: AtomicU64,
-    /// Whether any map of the connection has something.
-    any: Arc<AtomicBool>,
+    /// Whether any map has something.
+    any: AtomicBool,
+    rows: [OnceLock<Box<[AtomicU64]>>; ROWS],
+}
+
+/// As many rows have a place for every number.
+const ROWS: usize = (u32::MAX / PLACES + 1).ilog2() as usize + 1;
+
+impl Places {
+    /// The row of the map that `place` is in, and where it is there.
+    const fn find(place: u32) -> (usize, usize) {
+        let number = place / PLACES + 1;
+        let row = number.ilog2();
+        (row as usize, (number - (1 << row)) as usize)
+    }
+
+    fn maps(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.rows.iter().map_while(OnceLock::get).flatten()
+    }
+
+    fn release(&self, place: u32) {
+        let (row, at) = Self::find(place);
+        if let Some(map) = self.rows[row].get().and_then(|maps| maps.get(at)) {
+            release(map, place % PLACES);
+            raise(&self.any);
+        }
+    }
 }
 
 /// Finds the in-place bulk of one connection that was dropped. Bulk that is still read costs nothing.
 #[derive(Debug, Default)]
 pub struct Releases {
-    any: Arc<AtomicBool>,
-    maps: Vec<Arc<Places>>,
+    /// Made with the first place: most connections have none, and it is large.
+    places: OnceLock<Arc<Places>>,
+    made: u32,
     free: Vec<u32>,
 }
 
 impl Releases {
     /// Watches `release`, whose bulk nobody else has yet. Returns the place that [`Releases::take`] gives once the bulk is dropped.
+    /// No other `Releases` may ever have watched it.
     pub fn watch(&mut self, release: &Release) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| self.grow());
-        let map = &self.maps[(place / PLACES) as usize];
-        let _ = release.place.set((Arc::clone(map), place % PLACES));
+        let own = self.places.get_or_init(Arc::default);
+        let places = release.places.get_or_init(|| Arc::clone(own));
+        assert!(Arc::ptr_eq(places, own), "a release is used again by its own connection");
+        // The handover of the bulk to another thread publishes this store.
+        release.place.store(place, Ordering::Relaxed);
         place
     }
 
     #[cold]
     fn grow(&mut self) -> u32 {
-        let first = u32::try_from(self.maps.len()).unwrap_or(u32::MAX) * PLACES;
-        self.maps.push(Arc::new(Places { map: AtomicU64::new(0), any: Arc::clone(&self.any) }));
-        self.free.extend((first + 1..first + PLACES).rev());
+        let first = self.made;
+        self.made = first.saturating_add(PLACES);
+        let (row, _) = Places::find(first);
+        self.places.get_or_init(Arc::default).rows[row]
+            .get_or_init(|| (0..1 << row).map(|_| AtomicU64::new(0)).collect());
+        self.free.extend((first + 1..self.made).rev());
         first
     }
 
     /// Calls `each` with the place of every bulk that was dropped since the last time.
     #[inline]
     pub fn take(&mut self, each: impl FnMut(u32)) {
-        if is_raised(&self.any) {
-            self.take_any(each);
+        if let Some(places) = self.places.get().filter(|places| is_raised(&places.any)) {
+            Self::take_any(places, &mut self.free, each);
         }
     }
 
-    fn take_any(&mut self, mut each: impl FnMut(u32)) {
+    fn take_any(places: &Places, free: &mut Vec<u32>, mut each: impl FnMut(u32)) {
         // SYNC POINT: place released. Lowered before the maps are read: a place set later raises it again.
-        self.any.swap(false, Ordering::AcqRel);
-        for (first, places) in (0..).step_by(PLACES as usize).zip(&self.maps) {
-            let mut bits = take(&places.map);
+        places.any.swap(false, Ordering::AcqRel);
+        for (first, map) in (0..).step_by(PLACES as usize).zip(places.maps()) {
+            let mut bits = take(map);
             while bits != 0 {
                 let place = first + bits.trailing_zeros();
                 bits &= bits - 1;
-                self.free.push(place);
+                free.push(place);
                 each(place);
             }
         }
@@ -190,22 +226,27 @@ impl Release {
     /// Not yet dropped.
     #[must_use]
     pub fn new(waker: Waker) -> Arc<Self> {
-        Arc::new(Self { done: AtomicBool::new(false), place: OnceLock::new(), waker })
+        Arc::new(Self {
+            done: AtomicBool::new(false),
+            places: OnceLock::new(),
+            place: AtomicU32::new(NOWHERE),
+            waker,
+        })
     }
 
-    /// Makes it one that was not dropped yet. `false`: somebody still has it.
+    /// Makes it one that was not dropped yet, for another bulk of the same connection. `false`: somebody still has it.
     pub(crate) fn reuse(this: &mut Arc<Self>) -> bool {
         let Some(release) = Arc::get_mut(this) else { return false };
-        (release.done, release.place) = (AtomicBool::new(false), OnceLock::new());
+        (release.done, release.place) = (AtomicBool::new(false), AtomicU32::new(NOWHERE));
         true
     }
 
     fn set(&self) {
         // Our reads are done before the worker tells the peer.
         raise(&self.done);
-        if let Some((places, place)) = self.place.get() {
-            release(&places.map, *place);
-            raise(&places.any);
+        let place = self.place.load(Ordering::Relaxed);
+        if let Some(places) = self.places.get().filter(|_| place != NOWHERE) {
+            places.release(place);
         }
         self.waker.ring();
     }

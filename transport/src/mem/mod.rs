@@ -12,6 +12,9 @@
 //!  Exposed ours, and a peer's to use by itself, until it is dropped
 //! ```
 
+pub mod account;
+#[cfg(any(feature = "shm", feature = "tcp"))]
+pub(crate) mod accounts;
 pub(crate) mod arena;
 pub mod bulk;
 #[cfg(feature = "shm")]
@@ -20,6 +23,8 @@ pub(crate) mod charge;
 pub(crate) mod departing;
 pub mod exposed;
 pub mod hold;
+#[cfg(any(feature = "tcp", feature = "verbs"))]
+pub(crate) mod kept;
 pub mod loan;
 #[cfg(feature = "shm")]
 pub(crate) mod moving;
@@ -33,6 +38,7 @@ pub mod rx_frame;
 pub(crate) mod rx_memory;
 pub mod user_bytes;
 
+pub use account::{Account, Debit};
 pub use bulk::{Bulk, Release, Releases};
 pub use exposed::{Accessed, Exposed, OneSided, REMOTE_BYTES, Remote, Words};
 pub use hold::{Holder, RxBuf};

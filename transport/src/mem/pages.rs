@@ -12,6 +12,9 @@
 
 use std::{fmt, io};
 
+#[cfg(any(feature = "tcp", feature = "verbs"))]
+use crate::PortError;
+
 /// A huge page is this power of two. Other sizes are not asked for.
 pub(crate) const HUGE_PAGE_BITS: u8 = 21;
 /// A huge page.
@@ -127,6 +130,40 @@ fn gives_some(setting: &str) -> bool {
     chosen.is_some_and(|(chosen, _)| !matches!(chosen, "never" | "deny"))
 }
 
+/// A size is a multiple of one sixteenth of the next power of two, so an eighth of it is wasted at most.
+const SIZES: usize = 16;
+
+/// Rounds `bytes` up to whole huge pages, and to one of few sizes. It wastes an eighth at most, or less than a huge page.
+#[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
+pub(crate) const fn large_size(bytes: usize) -> usize {
+    let step = bytes.next_power_of_two() / SIZES;
+    bytes.next_multiple_of(if step > HUGE_PAGE_BYTES { step } else { HUGE_PAGE_BYTES })
+}
+
+/// The smallest buffer: a page.
+#[cfg(any(feature = "tcp", feature = "verbs"))]
+const BUFFER_BYTES_MIN: usize = 4 << 10;
+/// The largest loan that has a buffer of its own.
+#[cfg(any(feature = "tcp", feature = "verbs"))]
+const BUFFER_BYTES_MAX: usize = 1 << 62;
+
+/// The bytes of a buffer for one loan of `bytes`: a power of two up to a huge page, and above it [`large_size`].
+///
+/// # Errors
+/// [`PortError::Limit`] for what no address space holds.
+#[cfg(any(feature = "tcp", feature = "verbs"))]
+pub(crate) const fn buffer_bytes(bytes: usize) -> Result<usize, PortError> {
+    if bytes > BUFFER_BYTES_MAX {
+        let (value, limit) = (bytes as u64, BUFFER_BYTES_MAX as u64);
+        return Err(PortError::Limit { field: "bytes of a loan", value, limit });
+    }
+    if bytes > HUGE_PAGE_BYTES {
+        return Ok(large_size(bytes));
+    }
+    let bytes = if bytes > BUFFER_BYTES_MIN { bytes } else { BUFFER_BYTES_MIN };
+    Ok(bytes.next_power_of_two())
+}
+
 /// Whether memory of this size may lie on huge pages at all.
 #[cfg(any(feature = "shm", feature = "verbs", test))]
 pub(crate) const fn is_large(bytes: usize) -> bool {
@@ -149,6 +186,24 @@ mod tests {
         ] {
             assert_eq!(gives_some(text), gives, "{text}");
         }
+    }
+
+    #[cfg(any(feature = "tcp", feature = "verbs"))]
+    #[test]
+    fn no_buffer_wastes_more_than_an_eighth_of_a_large_loan() {
+        for (bytes, held) in [(0, 4096), (4096, 4096), (4097, 8192), (1 << 21, 1 << 21)] {
+            assert_eq!(buffer_bytes(bytes), Ok(held));
+        }
+        assert_eq!(buffer_bytes(65 << 20), Ok(72 << 20));
+        for power in 22..40 {
+            for bytes in [(1 << power) - 4096, 1 << power, (1 << power) + 1, 3 << (power - 1)] {
+                let held = buffer_bytes(bytes).unwrap();
+                assert!(held >= bytes && held.is_multiple_of(HUGE_PAGE_BYTES), "{bytes} in {held}");
+                assert!(held - bytes <= (bytes / 8).max(HUGE_PAGE_BYTES), "{bytes} in {held}");
+            }
+        }
+        assert_eq!(buffer_bytes(BUFFER_BYTES_MAX), Ok(BUFFER_BYTES_MAX));
+        assert!(buffer_bytes(BUFFER_BYTES_MAX + 1).is_err() && buffer_bytes(usize::MAX).is_err());
     }
 
     #[test]

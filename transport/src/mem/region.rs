@@ -107,6 +107,33 @@ impl Region {
         Ok(region)
     }
 
+    /// Bytes of the first view that have pages.
+    #[cfg(test)]
+    pub(crate) fn resident(&self) -> usize {
+        let page = rustix::param::page_size();
+        let bytes = if let Shared::Twice { head, bytes } = self.shared { head + bytes } else { self.len() };
+        let mut pages = vec![0u8; bytes.div_ceil(page)];
+        // SAFETY: mapped, and a byte for each of its pages.
+        let failed = unsafe { libc::mincore(self.map.as_mut_ptr().cast(), bytes, pages.as_mut_ptr()) };
+        assert_eq!(failed, 0, "mincore");
+        pages.iter().filter(|page| **page & 1 == 1).count() * page
+    }
+
+    /// Gives the pages of a ring back to the kernel. They come again, zeroed, when they are touched.
+    ///
+    /// # Safety
+    /// Nobody reads or writes the ring meanwhile, or needs what lies in it.
+    #[cfg(feature = "tcp")]
+    pub(crate) unsafe fn give_back(&self) {
+        let Shared::Twice { head, bytes } = self.shared else { return };
+        let first = self.map.as_mut_ptr().wrapping_add(head).cast();
+        // SAFETY: the ring's own pages, in its first view, which nobody uses by the caller's promise.
+        let done = unsafe { rustix::mm::madvise(first, bytes, Advice::LinuxRemove) };
+        if let Err(errno) = done {
+            tracing::debug!(%errno, "an idle ring keeps its pages");
+        }
+    }
+
     /// Maps the first `bytes` of `fd`, with all its pages.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     BulkError, Loan, LoanError, Offer, PortError, Refused, Violation, Waker,
-    mem::{Bulk, Region, Release, departing, moving},
+    mem::{Account, Bulk, Region, Release, departing, moving},
     sync::prefetch::prefetch_to_read,
 };
 
@@ -31,7 +31,7 @@ pub(super) const SEGMENTS: Limits = Limits {
 /// What one connection has passed, each way.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
-    /// Segments of our pool that the peer has: number and name.
+    /// Segments of our pool that the peer has, number and name, in the order of their numbers.
     out: Vec<(u32, u64)>,
     /// Segments of our pool that were gone when `out` was last looked through.
     gone: u64,
@@ -60,12 +60,16 @@ impl Passed {
             return Err(Refused::Foreign);
         }
         let (number, offset) = place(loan.ticket());
-        let known = self.out.iter().find_map(|(known, name)| (*known == number).then_some(*name));
-        let key = match known {
-            Some(key) => key,
-            None => self.pass(socket, pool, number)?,
+        let key = match self.known(number) {
+            Ok(at) => self.out[at].1,
+            Err(_) => self.pass(socket, pool, number)?,
         };
         Ok(Offer { address: offset as u64, key, len: loan.len() as u64 })
+    }
+
+    /// Finds the segment `number` in `out`, or its place there.
+    fn known(&self, number: u32) -> Result<usize, usize> {
+        self.out.binary_search_by_key(&number, |&(known, _)| known)
     }
 
     /// Passes the segment `number` of `pool` to the peer. Its name.
@@ -79,7 +83,8 @@ impl Passed {
         let (name, bytes) = (self.names, segment.bytes() as u64);
         let sent = socket::send_memory(socket, &socket::POOL, (name, bytes), segment.fd.as_fd());
         sent.map_err(|errno| if socket::is_full(errno) { Refused::Full } else { Refused::Closed })?;
-        self.out.push((number, name));
+        let (Ok(at) | Err(at)) = self.known(number);
+        self.out.insert(at, (number, name));
         self.names += 1;
         Ok(name)
     }
@@ -108,8 +113,13 @@ impl Passed {
         self.into.find(offer.key).is_some()
     }
 
-    /// What the peer offered: a copy if `is_copied`, else to be read where it is.
-    pub(super) fn bulk(&mut self, offer: Offer, is_copied: bool, waker: &Waker) -> Result<Bulk, BulkError> {
+    /// What the peer offered: to be read where it is, or a copy that `copies` counts.
+    pub(super) fn bulk(
+        &mut self,
+        offer: Offer,
+        copies: Option<&Arc<Account>>,
+        waker: &Waker,
+    ) -> Result<Bulk, BulkError> {
         let bad = || BulkError::Offer(Violation::Malformed { what: "bulk offer" });
         let region = Arc::clone(self.into.find(offer.key).ok_or_else(bad)?);
         let len = usize::try_from(offer.len).map_err(|_| bad())?;
@@ -117,8 +127,8 @@ impl Passed {
         if len > region.len() || offset > region.len() - len {
             return Err(bad());
         }
-        if is_copied {
-            return copied(&region, offset, len);
+        if let Some(account) = copies {
+            return copied(&region, offset, len, account);
         }
         // It is read as soon as the engine has handed it out.
         prefetch_to_read(region.at(offset, len));
@@ -164,7 +174,8 @@ impl Passed {
 }
 
 /// A copy of bulk that a peer may change while it is read.
-fn copied(region: &Region, offset: usize, len: usize) -> Result<Bulk, BulkError> {
+fn copied(region: &Region, offset: usize, len: usize, account: &Arc<Account>) -> Result<Bulk, BulkError> {
+    let debit = account.take(len as u64).map_err(LoanError::from)?;
     let mut bytes = Vec::new();
     let lack =
         |_| PortError::System { step: "memory for a copy of bulk", errno: Errno::NOMEM.raw_os_error() };
@@ -176,5 +187,5 @@ fn copied(region: &Region, offset: usize, len: usize) -> Result<Bulk, BulkError>
     }
     // SAFETY: as many were reserved and written.
     unsafe { bytes.set_len(len) };
-    Ok(Bulk::on_heap(bytes.into_boxed_slice()))
+    Ok(Bulk::on_heap(bytes.into_boxed_slice(), debit))
 }

@@ -14,7 +14,6 @@ use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
     mirror::mirror,
-    peer,
     place::{self, Dial},
     segment::{AttachError, Segment},
     socket::{self, Packet},
@@ -24,6 +23,7 @@ use crate::{
     address::runtime_folders,
     hello::REJECT_LEN,
     kernel::{self, system},
+    peer,
     proof::{Label, Session, random, request},
 };
 

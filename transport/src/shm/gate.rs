@@ -1,15 +1,11 @@
 //! The control side's handle on a port.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex},
-};
+use std::sync::Arc;
 
 use super::{exposed::Exposures, pool::Pool};
 use crate::{
     ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, UserBytes, UserMemory, Waker,
-    mem::{Loan, MemoryNode, user_bytes::Copies},
-    sync::lock::lock,
+    mem::{Account, Loan, MemoryNode, accounts::Accounts, user_bytes::Copies},
 };
 
 /// Where loans come from, and what new connections are made for. Clone and send it anywhere.
@@ -26,8 +22,7 @@ pub(super) struct Shared {
     pub(super) node: MemoryNode,
     pub(super) pool: Arc<Pool>,
     pub(super) exposures: Arc<Exposures>,
-    /// Connections that loans may be had for.
-    pub(super) open: Mutex<BTreeSet<ConnId>>,
+    pub(super) accounts: Accounts,
     copies: Copies,
 }
 
@@ -35,25 +30,21 @@ impl ShmGate {
     /// Of the calling thread's port.
     pub(super) fn new(config: PortConfig, waker: Waker) -> Self {
         let node = MemoryNode::of_this_thread();
-        let pool = Pool::new(config.huge_pages, config.loan_bytes_max, node);
-        let (exposures, open, copies) = (Arc::default(), Mutex::default(), Copies::default());
-        Self { shared: Arc::new(Shared { config, waker, node, pool, exposures, open, copies }) }
+        let pool = Pool::new(config.huge_pages, node);
+        let (exposures, accounts, copies) = (Arc::default(), Accounts::default(), Copies::default());
+        Self { shared: Arc::new(Shared { config, waker, node, pool, exposures, accounts, copies }) }
     }
 
-    /// Whether `conn` may have memory of `bytes`.
-    fn admit(&self, conn: ConnId, bytes: usize) -> Result<(), LoanError> {
-        if !lock(&self.shared.open).contains(&conn) {
-            return Err(LoanError::Closed);
-        }
-        let (bytes, limit) = (bytes as u64, self.shared.config.bulk_bytes_max);
-        if bytes > limit { Err(LoanError::TooLarge { bytes, limit }) } else { Ok(()) }
+    /// The account of `conn`, which may have memory of `bytes`.
+    fn admit(&self, conn: ConnId, bytes: usize) -> Result<Arc<Account>, LoanError> {
+        self.shared.accounts.admit(conn, bytes, &self.shared.config)
     }
 }
 
 impl Gate for ShmGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
-        self.admit(conn, bytes)?;
-        Ok(self.shared.pool.allocate(conn, bytes)?)
+        let account = self.admit(conn, bytes)?;
+        Ok(self.shared.pool.allocate(&account, bytes)?)
     }
 
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {

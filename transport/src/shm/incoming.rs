@@ -12,13 +12,12 @@ use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
     mirror::mirror,
-    peer,
     segment::Segment,
     socket,
 };
 use crate::{
     AcceptError, Credentials, Hello, Incoming, ListenOptions, Refusal, RejectReason, Trust, hello::Feature,
-    kernel::system,
+    kernel::system, peer,
 };
 
 /// One request. Dropping it rejects.

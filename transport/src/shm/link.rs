@@ -2,13 +2,14 @@
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use super::{peer::describe, segment::Segment};
+use super::segment::Segment;
 use crate::{
     Credentials, Hello, Negotiated, PortConfig, RejectReason, Trust,
     goodbye::{CLOSED, LACKS, PANICKED},
     hello::Feature,
     mem::Region,
     negotiated::Capabilities,
+    peer,
     sync::atomic::Ordering,
 };
 
@@ -87,6 +88,7 @@ pub(super) fn hello(config: &PortConfig, nonce: u128) -> Hello {
         responder_resources: config.responder_resources,
         initiator_depth: config.initiator_depth,
         lane: 0,
+        service: 0,
         nonce,
     }
 }
@@ -105,6 +107,6 @@ pub(super) fn settle(
     }
     let negotiated = Negotiated::settle("shm", &CAPABILITIES, config, ours, theirs)?;
     negotiated.check_pages(rustix::param::page_size())?;
-    let (peer, credentials) = (describe(peer), peer.copied());
+    let (peer, credentials) = (peer::describe(peer), peer.copied());
     Ok(Negotiated { device, peer, credentials, bulk_in_place: trust == Trust::Peer, ..negotiated })
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,7 +16,6 @@ use super::{
     gate::ShmGate,
     incoming::ShmIncoming,
     link::ShmLink,
-    peer,
     place::{self, Place},
     socket,
 };
@@ -23,6 +23,7 @@ use crate::{
     Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, RejectReason,
     error::errno_text,
     kernel::{self, system},
+    peer,
     proof::{Label, Session, admit, random},
     rejected::Rejected,
 };
@@ -48,7 +49,7 @@ pub struct ShmListener {
     place: Place,
     options: ListenOptions,
     waiting: VecDeque<Waiting>,
-    pub(super) rejected: Rejected,
+    pub(super) rejected: Arc<Rejected>,
     /// Closed to accept a client that is refused, when there is no other descriptor.
     spare: Option<OwnedFd>,
     lack: Option<Lack>,
@@ -110,7 +111,7 @@ impl Waiting {
 impl ShmListener {
     pub(super) fn new(place: Place, options: ListenOptions) -> Self {
         let (waiting, spare) = (VecDeque::with_capacity(WAITING_MAX), kernel::spare());
-        Self { place, options, waiting, rejected: Rejected::default(), spare, lack: None }
+        Self { place, options, waiting, rejected: Arc::default(), spare, lack: None }
     }
 
     /// Takes what waits in the socket's backlog, as far as it is let in.
@@ -276,11 +277,7 @@ impl Listener for ShmListener {
         }
     }
 
-    fn rejected(&self) -> u64 {
-        self.rejected.count()
-    }
-
-    fn last_rejected(&self) -> Option<RejectReason> {
-        self.rejected.last()
+    fn rejections(&self) -> &Arc<Rejected> {
+        &self.rejected
     }
 }

@@ -1,7 +1,7 @@
 //! One connection's hot half: writing frames into our ring, reading them from the peer's.
 //!
 //! ```text
-//!  our ring     │ consumed by the peer │ published │ 0 (the next word) │ words cleared │ lines asked for │ free …
+//!  our ring     │ consumed by the peer │ published │ 0 (the next word) │ words cleared │ free …
 //!                                                   tx                              clear_to          tx_limit
 //!  peer's ring  │ given back │ lent to the engine │ 0 or a word
 //!                                                 rx                    rx_limit
@@ -13,7 +13,7 @@ use super::{
     bulk::Passed,
     exposed::Shown,
     link::End,
-    pace::{ASK_BYTES, CLEAR_BYTES_MAX, CLEAR_BYTES_MIN, LIKELY_BYTES, RUN_MAX, STRIDE_MAX, TOGETHER_BYTES},
+    pace::{CLEAR_BYTES_MAX, CLEAR_BYTES_MIN, RUN_MAX},
     segment::Segment,
     socket,
 };
@@ -24,7 +24,7 @@ use crate::{
     mem::{Region, Run, RxMemory},
     sync::{
         atomic::Ordering,
-        prefetch::{LINE_BYTES, prefetch_to_read, prefetch_to_write},
+        prefetch::{LINE_BYTES, prefetch_to_read},
         publish::{consume, consumed, observe, publish},
         wake::Ringer,
         word::Word,
@@ -52,8 +52,6 @@ pub(super) struct Live {
     rx_limit: u64,
     rx_ring_bytes: u64,
     rx_frame_bytes_max: usize,
-    /// Frames that the next run may have, if that is no more than [`RUN_MAX`]. One after a look that found nothing.
-    stride: u32,
     id: ConnId,
     /// The reason to close with as soon as what was published is read.
     pub(super) ending: Option<CloseReason>,
@@ -68,11 +66,6 @@ pub(super) struct Live {
     payload_bytes_max: usize,
     /// Where `tx` was at the last flush.
     flushed: u64,
-    /// A run is lent to a peer that is far ahead: its answers are kept back.
-    keeps: bool,
-    /// The word that is kept back, 0 if none is, and its position: the peer sees nothing from there on.
-    kept: u64,
-    kept_at: u64,
     /// The peer's credit when somebody last looked.
     credit_seen: u64,
     ringer: Ringer,
@@ -100,7 +93,6 @@ impl Live {
             rx_limit: rx_ring_bytes,
             rx_ring_bytes,
             rx_frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
-            stride: 1,
             id,
             ending: None,
             tx: 0,
@@ -109,9 +101,6 @@ impl Live {
             clear_to: 0,
             payload_bytes_max: negotiated.frame_bytes_max as usize - FRAME_WORD_BYTES,
             flushed: 0,
-            keeps: false,
-            kept: 0,
-            kept_at: 0,
             credit_seen: 0,
             ringer: Ringer::default(),
             parked: false,
@@ -123,19 +112,13 @@ impl Live {
         }
     }
 
-    /// The frames that were published, at most `limit`; see [`Live::has_frame`]. `None`: a run is out.
-    ///
-    /// A look at a word that is not published yet takes its line away from a peer that is about to write it. So the word
-    /// behind the last frame is left alone until the next turn. A run is one frame, or twice as long as the last run if
-    /// that was taken to its end.
+    /// Lends the frames that were published, at most [`RUN_MAX`] and at most `limit`; see [`Live::has_frame`]. `None`: a run is out.
     #[inline]
-    pub(super) fn run(&mut self, limit: usize, stride_max: u32) -> Option<Run> {
+    pub(super) fn run(&self, limit: usize) -> Option<Run> {
         if RxMemory::has_run(self.memory(), 1) {
             return None;
         }
-        self.stride = self.stride.min(stride_max);
-        self.keeps = self.stride == STRIDE_MAX;
-        let left = self.stride.min(RUN_MAX).min(u32::try_from(limit).unwrap_or(RUN_MAX));
+        let left = RUN_MAX.min(u32::try_from(limit).unwrap_or(RUN_MAX));
         let (span, bytes_max) = ((self.rx, self.rx_limit), self.rx_frame_bytes_max);
         let (ring, left) = match &self.mirror {
             None => (&self.peer, left),
@@ -158,10 +141,9 @@ impl Live {
     /// A cache line that both sides look at takes as long to change hands as a message takes to arrive. A caller that
     /// `watches` nothing else therefore asks for the frame's next two lines early, and they come with its first.
     #[inline]
-    pub(super) fn has_frame(&mut self, watches: bool) -> bool {
+    pub(super) fn has_frame(&self, watches: bool) -> bool {
         let is_drained = self.is_drained();
         if is_drained {
-            self.stride = 1;
             // ledger: prefetch_watched
             if watches {
                 prefetch_to_read(self.peer.payload(self.rx + LINE));
@@ -171,29 +153,17 @@ impl Live {
         !is_drained
     }
 
-    /// The run is over; what was taken of it is read, and its answers are shown. How many frames that was, and what the peer did
-    /// wrong in it. `None`: it is another connection's.
+    /// Ends the run: what was taken of it is read. How many frames that was, and what the peer did wrong in it. `None`: it is
+    /// another connection's.
     #[inline(always)]
     pub(super) fn end_run(&mut self, run: &mut Run) -> Option<(u32, Option<Violation>)> {
         if !run.is_in(self.run_base) {
             return None;
         }
-        if self.keeps {
-            self.show();
-            self.keeps = false;
-        }
         self.rx = run.end().0;
-        self.stride =
-            if run.taken() < self.stride.min(RUN_MAX) { 1 } else { STRIDE_MAX.min(2 * self.stride) };
         let outcome = (run.taken(), run.broken(self.rx_limit));
         run.end_here();
         Some(outcome)
-    }
-
-    /// Whether answers to the run that is lent are kept back.
-    #[inline]
-    pub(super) const fn keeps(&self) -> bool {
-        self.keeps
     }
 
     /// Whether everything that was published is read.
@@ -210,12 +180,6 @@ impl Live {
     pub(super) fn place(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         if payload_bytes > self.payload_bytes_max || self.tx + span(payload_bytes) as u64 > self.tx_limit {
             return Err(self.refused(payload_bytes));
-        }
-        if !self.is_unflushed() {
-            // A peer that waits takes this line from us with every look: fetched any earlier, it would be gone again.
-            // ledger: prefetch_answer
-            prefetch_to_write(self.end.own.payload(self.tx));
-            prefetch_to_write(self.end.own.payload(self.tx + LINE));
         }
         let payload = self.end.own.payload(self.tx);
         // SAFETY: in our own ring, contiguous by its second view, initialised since its creation. Nobody else writes it,
@@ -245,9 +209,7 @@ impl Live {
 
     /// Publishes the frame whose payload was lent: where it ends, and whether it is the first since the last flush.
     ///
-    /// The peer works on it while the next is written. Shown together, frames cost fewer lines that both sides look at: what
-    /// answers a peer that is far ahead is kept back until that is [`TOGETHER_BYTES`], or the run over. Anybody else would
-    /// wait for it: eight frames came back a quarter later. Of those that share a line nothing is gained.
+    /// The peer works on it while the next is written.
     #[inline(always)]
     pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> (Position, bool) {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
@@ -257,53 +219,16 @@ impl Live {
         if !next.is_multiple_of(LINE) || behind.load(Ordering::Relaxed) != 0 {
             behind.store(0, Ordering::Relaxed);
         }
-        let (bytes, begins) = (next - self.tx, !self.is_unflushed());
-        if self.keeps {
-            self.keep(word, next);
-        } else {
-            publish(self.end.own.word(self.tx), word);
-        }
+        let begins = !self.is_unflushed();
+        publish(self.end.own.word(self.tx), word);
         self.tx = next;
-        if bytes > 2 * LINE {
-            self.ask_for_next(bytes);
-        }
         (Position(next), begins)
-    }
-
-    /// Keeps a frame back that ends at `next`, or shows it with those that were: see [`Live::commit`].
-    #[inline]
-    fn keep(&mut self, word: u64, next: u64) {
-        if self.kept == 0 && next - self.tx > LINE {
-            (self.kept, self.kept_at) = (word, self.tx);
-        } else {
-            publish(self.end.own.word(self.tx), word);
-        }
-        if self.kept != 0 && next - self.kept_at >= TOGETHER_BYTES {
-            self.show();
-        }
-    }
-
-    /// Shows what was kept back.
-    #[inline]
-    pub(super) fn show(&mut self) {
-        if self.kept != 0 {
-            publish(self.end.own.word(self.kept_at), std::mem::take(&mut self.kept));
-        }
     }
 
     /// Whether frames were committed since the last flush.
     #[inline]
     fn is_unflushed(&self) -> bool {
         self.flushed != self.tx
-    }
-
-    /// Asks for the lines of a frame like the last one, `bytes` long.
-    #[inline(always)]
-    fn ask_for_next(&self, bytes: u64) {
-        let end = (self.tx + bytes.min(LIKELY_BYTES)).min(self.tx_limit);
-        for at in (self.tx..end).step_by(LINE_BYTES) {
-            prefetch_to_write(self.end.own.payload(at));
-        }
     }
 
     /// What was committed is all the peer will see for now: wakes it if it sleeps, and gets the ring ready for more.
@@ -326,7 +251,6 @@ impl Live {
         let mut at = self.clear_to.max((self.tx | (LINE - 1)) + 1);
         while at < end {
             self.end.own.word(at).store(0, Ordering::Relaxed);
-            prefetch_to_write(self.end.own.payload(at + ASK_BYTES));
             at += LINE;
         }
         self.clear_to = at;

@@ -34,7 +34,7 @@ impl Table {
             self.look(now);
         } else if self.parked > 0 && self.pace.is_parked_due(now) {
             self.read_sockets();
-        } else if !brought && self.pace.is_glance_due() {
+        } else if !brought {
             self.glance();
         }
     }

@@ -41,7 +41,6 @@ mod mirror;
 mod named;
 mod pace;
 mod park;
-mod peer;
 mod place;
 mod pool;
 mod port;

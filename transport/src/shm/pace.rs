@@ -8,24 +8,8 @@ use crate::Time;
 pub(super) const CLEAR_BYTES_MIN: u64 = 256; // ledger: clear_ahead
 pub(super) const CLEAR_BYTES_MAX: u64 = 576; // ledger: clear_ahead
 
-/// Distance from a word that is cleared to the line that is prefetched for writing, bytes.
-pub(super) const ASK_BYTES: u64 = 256; // ledger: prefetch_ahead
-
-/// After a long frame, at most this many bytes behind it are prefetched for writing: the next frame is likely to be as long.
-pub(super) const LIKELY_BYTES: u64 = 1024; // ledger: prefetch_next_frame
-
 /// Frames taken from one connection in one turn, at most. A longer run delays the next request of a caller.
 pub(super) const RUN_MAX: u32 = 8; // ledger: run_max
-
-/// The longest stride: three runs of [`RUN_MAX`] frames were taken to their end, one right after the other. The peer is far
-/// ahead then and waits for no single response.
-pub(super) const STRIDE_MAX: u32 = 8 * RUN_MAX; // ledger: stride
-
-/// The longest stride of a caller that takes single frames: it waits in between, so the peer is never far ahead.
-pub(super) const ONE_STRIDE_MAX: u32 = RUN_MAX; // ledger: stride
-
-/// Bytes of responses that are published together to a peer that is far ahead: eight messages of 64 bytes.
-pub(super) const TOGETHER_BYTES: u64 = 640; // ledger: publish_together
 
 /// Empty polls between two looks at the sockets, at first and at most: about 1 ms and 10 ms of spinning.
 const LOOK_POLLS: u32 = 1 << 16; // ledger: socket_looks
@@ -37,8 +21,6 @@ const LOOK_AWAY_NS: u64 = 1_000_000; // ledger: socket_looks
 /// Time between two looks at the sockets while frames arrive, but perhaps not from every peer, ns.
 const LOOK_BUSY_NS: u64 = 50_000_000; // ledger: socket_looks
 
-/// Empty polls between two looks at the closing words, which cost no system call.
-const GLANCE_POLLS: u32 = 16; // ledger: glances
 /// Polls between two looks at the sockets during a handshake.
 const GREETING_POLLS: u32 = 32; // ledger: greeting_looks
 
@@ -102,12 +84,6 @@ impl Pace {
             self.parked_at = Time(now.0.saturating_add(LOOK_PARKED_NS));
         }
         is_due
-    }
-
-    /// Whether it is time for a look at the closing words, after a poll that brought nothing.
-    #[inline]
-    pub(super) fn is_glance_due(&self) -> bool {
-        self.empty.is_multiple_of(GLANCE_POLLS)
     }
 
     #[inline]

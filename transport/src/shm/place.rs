@@ -9,13 +9,13 @@ use rustix::{io::Errno, net::SocketAddrUnix};
 
 use super::{
     named::{self, Named},
-    peer,
     rendezvous::{Rendezvous, socket_address},
     socket,
 };
 use crate::{
     Address, Allow, ConnectError, Credentials, ListenError, ListenOptions,
     kernel::{self, system},
+    peer,
 };
 
 /// A place that this process listens at.

@@ -22,11 +22,11 @@ use rustix::{fs::MemfdFlags, io::Errno};
 
 use super::segment::{SEALS, create_hollow};
 use crate::{
-    ConnId, PortError, Time,
+    PortError, Time,
     kernel::{fill, mapping, system},
     mem::{
-        Access, Loan, LoanHome, MemoryNode, NotHuge, Pages, PoolMemory, Region, departing,
-        pages::{HUGE_PAGE_BYTES, Setting, is_large},
+        Access, Account, Debit, Loan, LoanHome, MemoryNode, NotHuge, Pages, PoolMemory, Region, departing,
+        pages::{HUGE_PAGE_BYTES, Setting, is_large, large_size},
     },
     pack::Field,
     sync::{lock::lock, prefetch::prefetch_to_write},
@@ -52,13 +52,9 @@ const RECENT: usize = 8;
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
 /// Unused bytes that stay: one segment, so that a port with little bulk makes no memory again and again.
 const KEPT_BYTES: u64 = POOL_SEGMENT_BYTES as u64;
-/// A segment's size is a multiple of one sixteenth of the next power of two, so an eighth of it is wasted at most.
-const SIZES: usize = 16;
-
 /// Bytes of a segment for a loan of `bytes`.
 fn segment_bytes(bytes: usize) -> usize {
-    let step = (bytes.next_power_of_two() / SIZES).max(HUGE_PAGE_BYTES);
-    bytes.max(POOL_SEGMENT_BYTES).next_multiple_of(step)
+    large_size(bytes.max(POOL_SEGMENT_BYTES))
 }
 
 /// One piece of memory that loans are cut from.
@@ -116,8 +112,6 @@ impl PoolSegment {
 pub(super) struct Pool {
     wants_huge: bool,
     node: MemoryNode,
-    /// Of all connections, one by one: what is lent to it.
-    conn_bytes_max: u64,
     /// Of all segments.
     bytes: AtomicU64,
     /// Segments that are gone since the start.
@@ -136,19 +130,13 @@ struct State {
     lent: BTreeMap<u64, Lent>,
     /// What was given back and has not returned to the gaps: ticket and bytes, the last one last.
     recent: Vec<(u64, usize)>,
-    /// By the index of a connection.
-    accounts: Vec<Account>,
 }
 
-/// What a connection has of the pool.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Account {
-    /// Of the connection: its place may have been another's.
-    generation: u32,
-    /// Bytes of its loans.
-    pub(super) bytes: u64,
-    /// Loans that it was refused for having too many bytes.
-    pub(super) refused: u64,
+#[derive(Debug)]
+struct Lent {
+    bytes: usize,
+    /// Of the connection that has it; `None` while it is recent.
+    debit: Option<Debit>,
 }
 
 /// A segment, and what of it is free.
@@ -161,40 +149,37 @@ struct Part {
     was_used: bool,
 }
 
-#[derive(Debug)]
-struct Lent {
-    bytes: usize,
-    /// `None` while it is recent.
-    conn: Option<ConnId>,
-}
-
 impl Pool {
-    pub(super) fn new(wants_huge: bool, conn_bytes_max: u64, node: MemoryNode) -> Arc<Self> {
+    pub(super) fn new(wants_huge: bool, node: MemoryNode) -> Arc<Self> {
         let (bytes, gone) = (AtomicU64::new(0), AtomicU64::new(0));
         let (state, growth) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { wants_huge, node, conn_bytes_max, bytes, gone, state, growth })
+        Arc::new(Self { wants_huge, node, bytes, gone, state, growth })
     }
 
-    /// A loan of `bytes` for `conn`.
-    pub(super) fn allocate(self: &Arc<Self>, conn: ConnId, bytes: usize) -> Result<Loan, PortError> {
+    /// A loan of `bytes` for the connection of `account`.
+    pub(super) fn allocate(
+        self: &Arc<Self>,
+        account: &Arc<Account>,
+        bytes: usize,
+    ) -> Result<Loan, PortError> {
         let limit = SEGMENT_BYTES_MAX as u64;
         let too_large = || PortError::Limit { field: "bytes of a loan", value: bytes as u64, limit };
         if bytes > SEGMENT_BYTES_MAX {
             return Err(too_large());
         }
         let rounded = bytes.max(1).next_multiple_of(GRAIN);
+        let debit = account.take(rounded as u64)?;
         let mut state = lock(&self.state);
-        state.charge(conn, rounded as u64, self.conn_bytes_max)?;
         let mut taken = state.take(rounded);
         if taken.is_none() {
             drop(state);
             let (locked, grown) = self.grow(rounded);
             state = locked;
-            taken = grown.inspect_err(|_| state.discharge(conn, rounded as u64))?;
+            taken = grown?;
         }
         let ticket = taken.ok_or_else(too_large)?;
         if let Some(lent) = state.lent.get_mut(&ticket) {
-            lent.conn = Some(conn);
+            lent.debit = Some(debit);
         }
         let (number, offset) = place(ticket);
         let part = state.parts.get_mut(&number).ok_or_else(too_large)?;
@@ -236,13 +221,6 @@ impl Pool {
     pub(super) fn memory(&self) -> Vec<PoolMemory> {
         let piece = |part: &Part| PoolMemory { bytes: part.segment.bytes(), pages: part.segment.pages };
         lock(&self.state).parts.values().map(piece).collect()
-    }
-
-    /// What `conn` has of it.
-    pub(super) fn account(&self, conn: ConnId) -> Account {
-        let state = lock(&self.state);
-        let account = state.accounts.get(conn.index() as usize).copied().unwrap_or_default();
-        if account.generation == conn.generation() { account } else { Account::default() }
     }
 
     /// How many segments are gone since the start.
@@ -293,34 +271,6 @@ impl LoanHome for Pool {
 }
 
 impl State {
-    /// Counts `bytes` more for `conn`.
-    fn charge(&mut self, conn: ConnId, bytes: u64, limit: u64) -> Result<(), PortError> {
-        let index = conn.index() as usize;
-        if self.accounts.len() <= index {
-            self.accounts.resize(index + 1, Account::default());
-        }
-        let account = &mut self.accounts[index];
-        if account.generation != conn.generation() {
-            *account = Account { generation: conn.generation(), ..Account::default() };
-        }
-        let value = account.bytes.saturating_add(bytes);
-        if value > limit {
-            account.refused += 1;
-            return Err(PortError::Limit { field: "port.loan_bytes_max", value, limit });
-        }
-        account.bytes = value;
-        Ok(())
-    }
-
-    /// Counts `bytes` less for `conn`, if its place has not another connection by now.
-    fn discharge(&mut self, conn: ConnId, bytes: u64) {
-        if let Some(account) = self.accounts.get_mut(conn.index() as usize)
-            && account.generation == conn.generation()
-        {
-            account.bytes = account.bytes.saturating_sub(bytes);
-        }
-    }
-
     /// A piece of `bytes`: one that was lent with this size before, else a part of a gap.
     fn take(&mut self, bytes: usize) -> Option<u64> {
         if let Some(at) = self.recent.iter().rposition(|(_, size)| *size == bytes) {
@@ -332,7 +282,7 @@ impl State {
         });
         let (number, offset) = place?;
         let ticket = ticket(number, offset);
-        self.lent.insert(ticket, Lent { bytes, conn: None });
+        self.lent.insert(ticket, Lent { bytes, debit: None });
         Some(ticket)
     }
 
@@ -391,10 +341,8 @@ impl State {
     /// Takes a piece back. A retired segment whose last loan it was.
     fn give_back(&mut self, ticket: u64) -> Option<Part> {
         let lent = self.lent.get_mut(&ticket)?;
-        let (bytes, conn) = (lent.bytes, lent.conn.take());
-        if let Some(conn) = conn {
-            self.discharge(conn, bytes as u64);
-        }
+        let bytes = lent.bytes;
+        lent.debit = None;
         let (number, offset) = place(ticket);
         let part = self.parts.get(&number)?;
         if part.gaps.is_none() {
@@ -439,10 +387,7 @@ impl State {
     /// segment, if nothing else of it is lent.
     fn set_aside(&mut self, ticket: u64) -> Option<Part> {
         self.forget_recent();
-        let lent = self.lent.remove(&ticket)?;
-        if let Some(conn) = lent.conn {
-            self.discharge(conn, lent.bytes as u64);
-        }
+        self.lent.remove(&ticket)?;
         let (number, _) = place(ticket);
         self.parts.get_mut(&number)?.gaps = None;
         self.forget(number)
@@ -487,14 +432,15 @@ mod tests {
         );
     }
 
-    fn pool(conn_bytes_max: u64) -> Arc<Pool> {
-        Pool::new(false, conn_bytes_max, MemoryNode::of_this_thread())
+    fn pool() -> (Arc<Pool>, Arc<Account>) {
+        (Pool::new(false, MemoryNode::of_this_thread()), Account::new(u64::MAX))
     }
 
     #[test]
     fn a_loan_above_the_largest_segment_is_refused_by_its_limit() {
         let (value, limit) = (SEGMENT_BYTES_MAX as u64 + 1, SEGMENT_BYTES_MAX as u64);
-        let refused = pool(u64::MAX).allocate(ConnId::new(0, 1), SEGMENT_BYTES_MAX + 1).map(|_| ());
+        let (pool, account) = pool();
+        let refused = pool.allocate(&account, SEGMENT_BYTES_MAX + 1).map(|_| ());
         assert_eq!(refused, Err(PortError::Limit { field: "bytes of a loan", value, limit }));
     }
 
@@ -515,10 +461,9 @@ mod tests {
 
     #[test]
     fn unused_memory_goes_at_the_second_sweep() {
-        let pool = pool(u64::MAX);
-        let (conn, large) = (ConnId::new(0, 1), 40 << 20);
+        let ((pool, account), large) = (pool(), 40 << 20);
         assert_eq!(pool.sweep_at(Time(7)), Time::NEVER, "there is nothing to give back");
-        let (small, loan) = (pool.allocate(conn, 100).unwrap(), pool.allocate(conn, large).unwrap());
+        let (small, loan) = (pool.allocate(&account, 100).unwrap(), pool.allocate(&account, large).unwrap());
         assert_eq!(pool.sweep_at(Time(7)), Time(7).plus(SWEEP));
         for _ in 0..3 {
             pool.sweep();
@@ -526,7 +471,7 @@ mod tests {
         assert_eq!((pool.counts(), pool.gone()), ((2, 2), 0), "what is lent stays");
         // It was unused for less than the time between two sweeps.
         drop(loan);
-        drop(pool.allocate(conn, large).unwrap());
+        drop(pool.allocate(&account, large).unwrap());
         pool.sweep();
         assert_eq!(pool.counts(), (2, 1));
         pool.sweep();
@@ -538,28 +483,7 @@ mod tests {
         assert_eq!(pool.counts(), (1, 0), "one segment is kept");
         assert_eq!(pool.sweep_at(Time(7)), Time::NEVER);
         // Numbers are not used again at once, so nobody takes a new segment for an old one.
-        let again = pool.allocate(conn, large).unwrap();
+        let again = pool.allocate(&account, large).unwrap();
         assert_eq!(place(again.ticket()).0, 2);
-    }
-
-    #[test]
-    fn a_connection_has_so_much_lent_and_no_more() {
-        let pool = pool(3000);
-        let (conn, other, later) = (ConnId::new(0, 1), ConnId::new(1, 1), ConnId::new(0, 2));
-        let (first, _second) = (pool.allocate(conn, 1024).unwrap(), pool.allocate(conn, 1024).unwrap());
-        let lack = PortError::Limit { field: "port.loan_bytes_max", value: 3072, limit: 3000 };
-        assert_eq!(pool.allocate(conn, 1000).map(|_| ()), Err(lack.clone()));
-        let kept = pool.allocate(other, 2048).unwrap();
-        drop(first);
-        let third = pool.allocate(conn, 900).unwrap();
-        assert_eq!(pool.allocate(conn, 1000).map(|_| ()), Err(lack));
-        third.set_aside();
-        let fourth = pool.allocate(conn, 900).unwrap();
-        // Another connection has its place: what the old one still has is not its own.
-        let _new = pool.allocate(later, 2048).unwrap();
-        let shown = |conn| (pool.account(conn).bytes, pool.account(conn).refused);
-        assert_eq!((shown(conn), shown(later), shown(other)), ((0, 0), (2048, 0), (2048, 0)));
-        drop((kept, fourth));
-        assert!(pool.allocate(later, 1000).is_err() && pool.allocate(other, 2900).is_ok());
     }
 }

@@ -11,7 +11,6 @@ use super::{
     gate::ShmGate,
     link::ShmLink,
     live::{ARRIVALS, Live},
-    pace::{ONE_STRIDE_MAX, STRIDE_MAX},
     table::{Slot, Stage, Table, live},
 };
 use crate::{
@@ -36,8 +35,6 @@ pub struct ShmPort {
     /// none.
     turn: usize,
     passed: usize,
-    /// Frames may be kept back on the connection whose run is lent.
-    keeps: bool,
     /// Runs were taken since the last poll.
     ran: bool,
     armed: bool,
@@ -54,7 +51,6 @@ impl ShmPort {
             table: Table::new(ShmGate::new(config.clone(), bell), epoll),
             turn: 0,
             passed: 0,
-            keeps: false,
             ran: false,
             armed: false,
         })
@@ -94,17 +90,16 @@ impl ShmPort {
         None
     }
 
-    /// The next run of at most `limit` frames, of a connection whose stride is at most `stride_max`.
+    /// The next run of at most `limit` frames.
     #[inline(always)]
-    fn lend(&mut self, limit: usize, stride_max: u32) -> Look {
+    fn lend(&mut self, limit: usize) -> Look {
         if self.passed == self.table.active.len() {
             // As most of the time: all were asked.
             self.passed = 0;
         } else if let Some(slot) = self.next_open(limit)
-            && let Some(Slot { stage: Stage::Live(live), .. }) = self.table.slots.get_mut(slot)
-            && let Some(run) = live.run(limit, stride_max)
+            && let Some(Slot { stage: Stage::Live(live), .. }) = self.table.slots.get(slot)
+            && let Some(run) = live.run(limit)
         {
-            self.keeps = live.keeps();
             return Look::Run(run);
         }
         if self.has_events() { Look::Events } else { Look::Nothing }
@@ -119,20 +114,8 @@ impl ShmPort {
             || !self.table.news.is_empty()
     }
 
-    /// Shows what is kept back until the run ends that is lent.
-    fn show(&mut self) {
-        for &index in &self.table.unflushed {
-            if let Stage::Live(live) = &mut self.table.slots[index as usize].stage {
-                live.show();
-            }
-        }
-    }
-
     /// Wakes peers that may sleep while frames were published for them.
     fn ring(&mut self) {
-        if self.keeps {
-            self.show();
-        }
         settle();
         drain_live(&mut self.table.unflushed, &mut self.table.slots, |live, counters| {
             live.flush();
@@ -248,14 +231,14 @@ impl Port for ShmPort {
     #[inline(always)]
     fn next_run(&mut self, limit: Limit) -> Look {
         match limit {
-            Limit::Frames(most) => self.lend(most, STRIDE_MAX),
-            Limit::One => self.lend(usize::MAX, ONE_STRIDE_MAX),
+            Limit::Frames(most) => self.lend(most),
+            Limit::One => self.lend(usize::MAX),
         }
     }
 
     #[inline(always)]
     fn end_run(&mut self, run: &mut Run, _may_leave: bool) -> bool {
-        (self.ran, self.keeps) = (true, false);
+        self.ran = true;
         let index = run.conn().index() as usize;
         // It may have been closed since.
         if let Some(Slot { stage: Stage::Live(live), counters, .. }) = self.table.slots.get_mut(index)
@@ -284,8 +267,8 @@ impl Port for ShmPort {
 
     fn counters(&self, conn: ConnId) -> PortCounters {
         let Some(slot) = self.table.slot(conn) else { return PortCounters::default() };
-        let account = self.table.gate.shared.pool.account(conn);
-        PortCounters { loan_bytes: account.bytes, loans_refused: account.refused, ..slot.counters }
+        let account = self.table.gate.shared.accounts.of(conn);
+        account.map_or(slot.counters, |account| account.counted(slot.counters))
     }
 }
 
@@ -317,9 +300,11 @@ impl Transfer for ShmPort {
             self.table.read_socket_until(conn, |live| live.passed.has(&offer));
         }
         let (live, counters) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
-        let is_copied = live.is_mirrored();
-        let result = live.passed.bulk(offer, is_copied, &self.table.gate.shared.waker);
-        if result.is_ok() && is_copied {
+        let shared = &self.table.gate.shared;
+        let copies =
+            live.is_mirrored().then(|| shared.accounts.of(conn).ok_or(Refused::Closed)).transpose()?;
+        let result = live.passed.bulk(offer, copies.as_ref(), &shared.waker);
+        if result.is_ok() && copies.is_some() {
             counters.reads += offer.len.div_ceil(piece_bytes);
             counters.read_bytes += offer.len;
         } else if result.is_ok() {

@@ -14,7 +14,6 @@ use crate::{
     Batch, CloseReason, ConnId, Event, Negotiated, PortCounters, PortError, Time,
     kernel::system,
     pack::{high_half, join, low_half},
-    sync::lock::lock,
 };
 
 /// A place for a connection; used again under another generation.
@@ -148,7 +147,7 @@ impl Table {
             self.greetings += 1;
             self.pace.greeting_at = self.pace.greeting_at.min(until);
         }
-        lock(&self.gate.shared.open).insert(conn);
+        self.gate.shared.accounts.open(conn, &self.gate.shared.config);
         Ok(conn)
     }
 
@@ -157,8 +156,7 @@ impl Table {
     pub(super) fn finish(&mut self, index: usize, reason: CloseReason) {
         let slot = &mut self.slots[index];
         let (index, end) = match std::mem::replace(&mut slot.stage, Stage::Ended) {
-            Stage::Live(mut live) => {
-                live.show();
+            Stage::Live(live) => {
                 self.parked -= usize::from(live.parked);
                 (live.id().index(), live.end)
             }
@@ -181,7 +179,7 @@ impl Table {
         for list in [&mut self.active, &mut self.unflushed, &mut self.credits] {
             list.retain(|other| *other != index);
         }
-        lock(&self.gate.shared.open).remove(&conn);
+        self.gate.shared.accounts.close(conn);
         self.news.push_back(Event::Closed { conn, reason });
     }
 

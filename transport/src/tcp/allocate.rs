@@ -8,14 +8,9 @@ use std::{
 use crate::{
     ConnId, PortError,
     kernel::mapping,
-    mem::{Loan, LoanHome, Region, exposed::fresh_key},
+    mem::{Account, Debit, Loan, LoanHome, Region, exposed::fresh_key, kept::Kept, pages::buffer_bytes},
     sync::lock::lock,
 };
-
-/// Bytes that are kept for later loans.
-const KEPT_BYTES_MAX: usize = 64 << 20;
-/// The smallest piece.
-const PIECE_BYTES_MIN: usize = 4096;
 
 /// Where the loans of a port come from.
 #[derive(Debug, Default)]
@@ -26,9 +21,7 @@ pub(super) struct Memory {
 #[derive(Debug, Default)]
 struct State {
     lent: BTreeMap<u64, Lent>,
-    /// By the power of two of their bytes.
-    kept: BTreeMap<u32, Vec<Arc<Region>>>,
-    kept_bytes: usize,
+    kept: Kept<Arc<Region>>,
 }
 
 #[derive(Debug)]
@@ -36,23 +29,25 @@ struct Lent {
     region: Arc<Region>,
     /// Connections that it was offered on, and how much of it.
     offered: Vec<(ConnId, u64)>,
+    /// Of the connection that has it, held for its drop.
+    _debit: Debit,
 }
 
 impl Memory {
-    /// A loan of `bytes`.
-    pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Loan, PortError> {
-        let size = bytes.max(PIECE_BYTES_MIN).next_power_of_two();
-        let kept = {
-            let mut state = lock(&self.state);
-            let kept = state.kept.get_mut(&size.ilog2()).and_then(Vec::pop);
-            state.kept_bytes -= kept.as_ref().map_or(0, |_| size);
-            kept
-        };
+    /// A loan of `bytes` for the connection of `account`.
+    pub(super) fn allocate(
+        self: &Arc<Self>,
+        account: &Arc<Account>,
+        bytes: usize,
+    ) -> Result<Loan, PortError> {
+        let size = buffer_bytes(bytes)?;
+        let debit = account.take(size as u64)?;
+        let kept = lock(&self.state).kept.take(size);
         // Pages come when they are touched: a peer that offers much and brings little costs little.
         let fresh = || Region::reserved(size).map(Arc::new).map_err(|error| mapping(&error));
         let region = kept.map_or_else(fresh, Ok)?;
         let (key, at) = (fresh_key(), region.base());
-        lock(&self.state).lent.insert(key, Lent { region, offered: Vec::new() });
+        lock(&self.state).lent.insert(key, Lent { region, offered: Vec::new(), _debit: debit });
         let home = Arc::clone(self) as Arc<dyn LoanHome>;
         // SAFETY: mapped zeroed memory that holds what was written since; the entry keeps it mapped until `give_back(key)`,
         // and a region is in one entry, or kept, never in two. The kernel alone reads it while it is sent.
@@ -89,12 +84,8 @@ impl LoanHome for Memory {
         // A connection that still sends it has a share: then the memory is not used again.
         let is_ours = Arc::get_mut(&mut region).is_some();
         let size = region.len();
-        if is_ours && state.kept_bytes + size <= KEPT_BYTES_MAX {
-            state.kept_bytes += size;
-            state.kept.entry(size.ilog2()).or_default().push(region);
-        } else {
-            drop(state);
-            drop(region);
-        }
+        let excess = if is_ours { state.kept.keep(size, region) } else { Some(region) };
+        drop(state);
+        drop(excess);
     }
 }

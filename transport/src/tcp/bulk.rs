@@ -58,7 +58,7 @@ impl Serving {
         Self {
             conn,
             depth: depth as usize,
-            piece_bytes: (piece_bytes as usize).min(PIECE_BYTES),
+            piece_bytes: piece_bytes as usize,
             answers: VecDeque::new(),
             write: None,
             staged: Vec::new(),

@@ -1,4 +1,4 @@
-//! The active side: resolves, connects, says hello, proves a key, and grants.
+//! The active side: resolves, connects, secures, says hello, proves a key, and grants.
 
 use std::{collections::VecDeque, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -6,13 +6,15 @@ use rustix::{io::Errno, net::sockopt};
 
 use super::{
     gate::TcpGate,
+    heard::Heard,
     link::{Rings, TcpLink, hello, settle},
     place::{self, Targets},
     record::Record,
-    socket::{self, Heard},
+    socket,
+    wire::Wire,
 };
 use crate::{
-    Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
+    Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason, TlsError,
     error::errno_text,
     hello::{HELLO_BYTES, REJECT_BYTES, REJECT_LEN, is_foreign},
     kernel::{self, system},
@@ -40,9 +42,13 @@ enum Step {
         /// When the next address gets its turn.
         until: Instant,
     },
+    /// TLS, where the address asks for it.
+    Securing {
+        wire: Wire,
+    },
     /// Our hello is sent. While there is a key, the server must prove first that it has it too.
     Greeting {
-        socket: OwnedFd,
+        wire: Wire,
         ours: Hello,
         key: Option<Key>,
         heard: Heard,
@@ -58,11 +64,21 @@ impl TcpConnecting {
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
         let refuse = |why| ConnectError::Address { address: address.to_string(), why };
-        let (host, port) = place::parts(address).map_err(refuse)?;
+        let (host, port, _) = place::parts(address).map_err(refuse)?;
         if host == "*" || port == 0 {
             return Err(refuse("a server has a host and a port; * and port 0 are for listening".to_owned()));
         }
         let targets = Targets::of(host, port).map_err(|errno| refuse(errno_text(errno)))?;
+        Self::to(targets, address, gate, options)
+    }
+
+    /// Starts the attempt at the first of `targets` that can be connected to, which are those of `address`.
+    pub(super) fn to(
+        targets: Targets,
+        address: &Address,
+        gate: &TcpGate,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
         let mut attempt = Self {
             step: Step::Resolving(targets),
             left: VecDeque::new(),
@@ -92,7 +108,8 @@ impl TcpConnecting {
                 }
             },
             Step::Dialing { socket, until } => self.dialed(socket, until)?,
-            Step::Greeting { socket, ours, key, heard } => return self.greeted(socket, ours, key, heard),
+            Step::Securing { wire } => self.secure(wire)?,
+            Step::Greeting { wire, ours, key, heard } => return self.greeted(wire, ours, key, heard),
             Step::Done => {}
         }
         Ok(None)
@@ -141,45 +158,64 @@ impl TcpConnecting {
             return self.dial(Some(Errno::CONNREFUSED));
         }
         socket::tune(&socket);
+        let wire = match &self.address {
+            Address::Tcp { host, tls: true, .. } => Wire::client(socket, host, Some(&self.options.tls)),
+            _ => Wire::client(socket, "", None),
+        };
+        self.secure(wire.map_err(|cause| self.insecure(cause))?)
+    }
+
+    /// Goes on with TLS. Behind it, says hello.
+    fn secure(&mut self, mut wire: Wire) -> Result<(), ConnectError> {
+        if wire.secure().map_err(|cause| self.insecure(cause))? {
+            return self.greet(wire);
+        }
+        self.step = Step::Securing { wire };
+        Ok(())
+    }
+
+    fn greet(&mut self, mut wire: Wire) -> Result<(), ConnectError> {
         let mut ours = hello(&self.gate.shared.config, u128::from_le_bytes(random()?));
         let request = request(&mut ours, self.options.key.as_ref());
-        match socket::say(&socket, &request) {
+        match wire.say(&request) {
             // Then it says why, or is gone: both are read.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err(system("send")(errno).into()),
         }
         let (key, heard) = (self.options.key.clone(), Heard::default());
-        self.step = Step::Greeting { socket, ours, key, heard };
+        self.step = Step::Greeting { wire, ours, key, heard };
         Ok(())
     }
 
     /// Reads what the server says, as far as it came.
     fn greeted(
         &mut self,
-        socket: OwnedFd,
+        mut wire: Wire,
         ours: Hello,
         mut key: Option<Key>,
         mut heard: Heard,
     ) -> Result<Option<TcpLink>, ConnectError> {
-        let is_whole = self.hear(&socket, &mut heard, key.is_some())?;
+        let is_whole = self.hear(&mut wire, &mut heard, key.is_some())?;
         if is_whole && let Some(key) = key.take() {
-            self.prove(&socket, &ours, &key, &heard)?;
+            self.prove(&mut wire, &ours, &key, &heard)?;
             heard = Heard::default();
         } else if is_whole {
-            return self.answered(socket, &ours, &heard).map(Some);
+            return self.answered(wire, &ours, &heard).map(Some);
         }
-        self.step = Step::Greeting { socket, ours, key, heard };
+        self.step = Step::Greeting { wire, ours, key, heard };
         Ok(None)
     }
 
     /// Whether the server's next message is whole: a challenge, or a hello. A refusal is an error.
-    fn hear(&self, socket: &OwnedFd, heard: &mut Heard, is_keyed: bool) -> Result<bool, ConnectError> {
-        let lost = |heard: &Heard, errno| match errno {
-            Errno::PIPE | Errno::CONNRESET if heard.bytes().is_empty() => self.nobody(),
-            Errno::PIPE | Errno::CONNRESET => self.foreign(RejectReason::NotOurs),
-            errno => system("recv")(errno).into(),
+    fn hear(&self, wire: &mut Wire, heard: &mut Heard, is_keyed: bool) -> Result<bool, ConnectError> {
+        let lost = |wire: &Wire, heard: &Heard, errno| match (errno, wire.fault()) {
+            (_, Some(cause)) => self.insecure(cause.clone()),
+            (Errno::PIPE | Errno::CONNRESET, _) if heard.bytes().is_empty() => self.left(wire),
+            (Errno::PIPE | Errno::CONNRESET, _) => self.foreign(RejectReason::NotOurs),
+            (errno, _) => system("recv")(errno).into(),
         };
-        let read = |heard: &mut Heard, want| heard.read(socket, want).map_err(|errno| lost(heard, errno));
+        let mut read =
+            |heard: &mut Heard, want| heard.read(wire, want).map_err(|errno| lost(wire, heard, errno));
         let begun = read(heard, REJECT_BYTES);
         let bytes = heard.bytes();
         let mark = bytes.len().min(CHALLENGE_MARK.len());
@@ -208,33 +244,42 @@ impl TcpConnecting {
     }
 
     /// Checks the server's proof; ours is the answer.
-    fn prove(&self, socket: &OwnedFd, ours: &Hello, key: &Key, heard: &Heard) -> Result<(), ConnectError> {
+    fn prove(&self, wire: &mut Wire, ours: &Hello, key: &Key, heard: &Heard) -> Result<(), ConnectError> {
         let challenge = heard.bytes().strip_prefix(&CHALLENGE_MARK);
         let session = challenge.and_then(|challenge| Session::active(key, ours, ours, challenge));
         let session = session.ok_or_else(|| self.unproven())?;
         let proof = [&PROOF_MARK[..], &session.prove(Label::ActiveGrant, &[])].concat();
-        match socket::say(socket, &proof) {
+        match wire.say(&proof) {
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(errno) => Err(system("send")(errno).into()),
         }
     }
 
     /// The server's hello came.
-    fn answered(&self, socket: OwnedFd, ours: &Hello, heard: &Heard) -> Result<TcpLink, ConnectError> {
+    fn answered(&self, mut wire: Wire, ours: &Hello, heard: &Heard) -> Result<TcpLink, ConnectError> {
         let theirs = Hello::decode(heard.bytes()).map_err(|reason| self.foreign(reason))?;
         let config = &self.gate.shared.config;
-        let negotiated = settle(config, ours, &theirs, &socket).map_err(|reason| self.foreign(reason))?;
+        let negotiated = settle(config, ours, &theirs, &wire).map_err(|reason| self.foreign(reason))?;
         let rings = Rings::new(&self.gate, &negotiated)?;
-        socket::say(&socket, &Record::Grant.encode()).map_err(|errno| match errno {
-            Errno::PIPE | Errno::CONNRESET => self.nobody(),
+        wire.say(&Record::Grant.encode()).map_err(|errno| match errno {
+            Errno::PIPE | Errno::CONNRESET => self.left(&wire),
             errno => ConnectError::Port(system("send")(errno)),
         })?;
         let (negotiated, handshake_timeout) = (Arc::new(negotiated), self.options.handshake_timeout);
-        Ok(TcpLink { socket, rings, is_granted: true, negotiated, handshake_timeout })
+        Ok(TcpLink { wire, rings, is_granted: true, negotiated, handshake_timeout })
     }
 
     fn nobody(&self) -> ConnectError {
         ConnectError::NobodyListens { address: self.address.to_string() }
+    }
+
+    /// The server has gone, which said nothing. One that spoke TLS is there, and has its reasons.
+    fn left(&self, wire: &Wire) -> ConnectError {
+        if wire.secured().is_some() { self.insecure(TlsError::Closed) } else { self.nobody() }
+    }
+
+    fn insecure(&self, cause: TlsError) -> ConnectError {
+        ConnectError::Tls { address: self.address.to_string(), cause }
     }
 
     fn foreign(&self, reason: RejectReason) -> ConnectError {
@@ -248,7 +293,9 @@ impl TcpConnecting {
     fn wait(&self, until: Instant) {
         match &self.step {
             Step::Dialing { socket, until: turn } => socket::wait(socket, true, until.min(*turn)),
-            Step::Greeting { socket, .. } => socket::wait(socket, false, until),
+            Step::Securing { wire } | Step::Greeting { wire, .. } => {
+                socket::wait(wire.socket(), wire.is_behind(), until);
+            }
             // A name is waited for by the step itself.
             Step::Resolving(_) | Step::Done => {}
         }
@@ -258,6 +305,7 @@ impl TcpConnecting {
         match self.step {
             Step::Resolving(_) => "resolving its host",
             Step::Dialing { .. } => "connecting its socket",
+            Step::Securing { .. } => "shaking hands of TLS",
             Step::Greeting { key: Some(_), .. } => "waiting for its proof of the shared key",
             Step::Greeting { key: None, .. } => "waiting for its hello",
             Step::Done => "done",

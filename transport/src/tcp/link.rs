@@ -1,14 +1,10 @@
 //! An established connection: the result of the handshake, which a port adopts.
 
-use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-    time::Duration,
-};
+use std::{os::fd::AsFd, sync::Arc, time::Duration};
 
 use rustix::fs::MemfdFlags;
 
-use super::{gate::TcpGate, record::Record, socket};
+use super::{gate::TcpGate, record::Record, socket, wire::Wire};
 use crate::{
     Hello, Negotiated, PortConfig, PortError, RejectReason,
     goodbye::LACKS,
@@ -21,7 +17,7 @@ use crate::{
 /// A connection that belongs to no port's slots yet. Dropping it closes it.
 #[derive(Debug)]
 pub struct TcpLink {
-    pub(super) socket: OwnedFd,
+    pub(super) wire: Wire,
     pub(super) rings: Rings,
     /// Whether the grant has been said; the passive side waits for it.
     pub(super) is_granted: bool,
@@ -31,9 +27,9 @@ pub struct TcpLink {
 
 impl TcpLink {
     /// Closes because this process has no place for it.
-    pub(super) fn tell_lack(&self) {
-        let _ = socket::say(&self.socket, &Record::Goodbye { how: LACKS }.encode());
-        socket::end(&self.socket);
+    pub(super) fn tell_lack(mut self) {
+        let _ = self.wire.say(&Record::Goodbye { how: LACKS }.encode());
+        self.wire.end();
     }
 }
 
@@ -87,22 +83,24 @@ pub(super) fn hello(config: &PortConfig, nonce: u128) -> Hello {
         responder_resources: config.responder_resources,
         initiator_depth: config.initiator_depth,
         lane: 0,
+        service: 0,
         nonce,
     }
 }
 
-/// What the two hellos come to, over `socket`.
+/// What the two hellos come to, over `wire`.
 pub(super) fn settle(
     config: &PortConfig,
     ours: &Hello,
     theirs: &Hello,
-    socket: &OwnedFd,
+    wire: &Wire,
 ) -> Result<Negotiated, RejectReason> {
     if !theirs.features.has(Feature::RING) {
         return Err(RejectReason::BadHello { field: 7 });
     }
     let negotiated = Negotiated::settle("tcp", &CAPABILITIES, config, ours, theirs)?;
     negotiated.check_pages(rustix::param::page_size())?;
+    let socket = wire.socket();
     let (device, peer) = (socket::describe(socket), socket::name(socket::remote(socket)));
-    Ok(Negotiated { device, peer, emulated: true, ..negotiated })
+    Ok(Negotiated { device, peer, secured: wire.secured(), emulated: true, ..negotiated })
 }

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,10 +16,12 @@ use rustix::{
 
 use super::{
     gate::TcpGate,
+    handover::{self, Inherited, Successors},
+    heard::Heard,
     incoming::TcpIncoming,
     link::TcpLink,
-    place,
-    socket::{self, Heard},
+    place, socket,
+    wire::{self, Wire},
 };
 use crate::{
     Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, RejectReason,
@@ -31,6 +34,7 @@ use crate::{
 
 /// Clients that may be connected without having said hello, a descriptor each. Beyond it the oldest goes if it had its chance.
 pub(super) const WAITING_MAX: usize = 128;
+const _: () = assert!(WAITING_MAX <= handover::CLIENTS_MAX);
 /// Of them, from one address: half, so that no host alone keeps others out.
 pub(super) const WAITING_OF_ONE_MAX: usize = WAITING_MAX / 2;
 /// That chance.
@@ -38,14 +42,17 @@ const CHANCE: Duration = Duration::from_millis(100);
 /// Between two tries while there is no descriptor or memory for a client: the socket stays readable.
 const LACK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Listens on `tcp://host:port`.
+/// Listens on `tcp://host:port` or `tcp+tls://host:port`.
 #[derive(Debug)]
 pub struct TcpListener {
     socket: OwnedFd,
     address: Address,
+    tls: bool,
     options: ListenOptions,
     waiting: VecDeque<Waiting>,
-    rejected: Rejected,
+    /// Processes that wait to take over.
+    successors: Option<Successors>,
+    rejected: Arc<Rejected>,
     /// Closed to accept a client that is refused, when there is no other descriptor.
     spare: Option<OwnedFd>,
     /// When to try again, while there is no descriptor for a client.
@@ -55,30 +62,50 @@ pub struct TcpListener {
 /// A client that has not said hello, or has a key to prove.
 #[derive(Debug)]
 struct Waiting {
-    socket: OwnedFd,
+    wire: Wire,
     source: Option<IpAddr>,
     since: Instant,
     until: Instant,
     heard: Heard,
+    is_secure: bool,
     /// It said hello with a key, and was asked to prove it.
     proving: Option<Box<(Hello, Session)>>,
 }
 
 impl Waiting {
+    fn new(wire: Wire, options: &ListenOptions) -> Self {
+        let source = source(wire.socket());
+        let is_secure = matches!(wire, Wire::Plain(_));
+        let since = Instant::now();
+        let until = since + options.handshake_timeout;
+        Self { wire, source, since, until, heard: Heard::default(), is_secure, proving: None }
+    }
+
+    /// Whether nothing was read of it, or said to it.
+    fn is_silent(&self) -> bool {
+        self.heard.bytes().is_empty() && self.proving.is_none() && !self.wire.has_begun()
+    }
+
     /// Reads what the client sent, if anything. Returns its hello when that is good and a key was proved where one is asked
     /// for. An error is the reason to tell the client.
     fn read(&mut self, keys: &[Key]) -> Result<Option<Hello>, RejectReason> {
+        if !self.is_secure {
+            self.is_secure = self.wire.secure().map_err(|fault| Wire::refusal(&fault))?;
+            if !self.is_secure {
+                return Ok(None);
+            }
+        }
         if let Some(proving) = &self.proving {
             let (hello, session) = &**proving;
             let want = PROOF_MARK.len() + PROOF_BYTES;
-            if !self.heard.read(&self.socket, want).map_err(|_| RejectReason::Authentication)? {
+            if !self.heard.read(&mut self.wire, want).map_err(|_| RejectReason::Authentication)? {
                 return Ok(None);
             }
             let proof = self.heard.bytes().strip_prefix(&PROOF_MARK);
             let is_proved = proof.is_some_and(|proof| session.is_proved(Label::ActiveGrant, &[], proof));
             return if is_proved { Ok(Some(*hello)) } else { Err(RejectReason::Authentication) };
         }
-        let whole = self.heard.read(&self.socket, HELLO_BYTES);
+        let whole = self.heard.read(&mut self.wire, HELLO_BYTES);
         let bytes = self.heard.bytes();
         // Told at once, whatever else it has to say: what speaks another language may never send as much as a hello.
         if is_foreign(bytes) {
@@ -92,7 +119,7 @@ impl Waiting {
         }
         let is_keyed = Hello::decode(bytes)?.is_keyed();
         if is_keyed && !keys.is_empty() {
-            let whole = self.heard.read(&self.socket, REQUEST_BYTES);
+            let whole = self.heard.read(&mut self.wire, REQUEST_BYTES);
             if !whole.map_err(|_| RejectReason::Authentication)? {
                 return Ok(None);
             }
@@ -103,7 +130,7 @@ impl Waiting {
         let nonce = random().map_err(|_| RejectReason::Overloaded)?;
         let session = Session::passive(key, &hello, &hello, nonce);
         let challenge = [&CHALLENGE_MARK[..], &session.challenge()].concat();
-        socket::say(&self.socket, &challenge).map_err(|_| RejectReason::Authentication)?;
+        self.wire.say(&challenge).map_err(|_| RejectReason::Authentication)?;
         self.heard = Heard::default();
         self.proving = Some(Box::new((hello, session)));
         Ok(None)
@@ -114,21 +141,22 @@ impl TcpListener {
     /// Listens on the first address of `address` that can be had.
     pub(super) fn bind(address: &Address, options: &ListenOptions) -> Result<Self, ListenError> {
         let refuse = |why| ListenError::Address { address: address.to_string(), why };
-        let (host, port) = place::parts(address).map_err(refuse)?;
+        let (host, port, tls) = place::parts(address).map_err(refuse)?;
+        if tls {
+            let refuse = |cause| ListenError::Tls { address: address.to_string(), cause };
+            wire::check_server(&options.tls).map_err(refuse)?;
+        }
         let places = place::to_listen(host, port);
         let places = places.map_err(|error| refuse(format!("the host cannot be resolved: {error}")))?;
         let mut failed = None;
         for place in &places {
-            match open(place, i32::from(options.backlog)) {
-                Ok(socket) => {
-                    let port = socket::local(&socket).map_or(port, |local| local.port());
-                    let waiting = VecDeque::with_capacity(WAITING_MAX);
-                    let (rejected, spare) = (Rejected::default(), kernel::spare());
-                    let address = Address::Tcp { host: host.to_owned(), port };
-                    let options = options.clone();
-                    return Ok(Self { socket, address, options, waiting, rejected, spare, lack: None });
-                }
+            match take(place, options) {
+                Ok(inherited) => return Ok(Self::new(inherited, (host, port, tls), options)),
                 Err(errno) => failed = Some(errno),
+            }
+            // Not the next one: what a client finds first is a server already.
+            if failed == Some(Errno::ADDRINUSE) {
+                break;
             }
         }
         match failed {
@@ -140,6 +168,17 @@ impl TcpListener {
             Some(errno) => Err(ListenError::Port(system("bind")(errno))),
             None => Err(refuse("the host has no address".to_owned())),
         }
+    }
+
+    fn new(inherited: Inherited, (host, port, tls): (&str, u16, bool), options: &ListenOptions) -> Self {
+        let Inherited { listening: socket, successors, clients } = inherited;
+        let port = socket::local(&socket).map_or(port, |local| local.port());
+        let mut waiting = VecDeque::with_capacity(WAITING_MAX);
+        let wires = clients.into_iter().flat_map(|client| Wire::server(client, tls.then_some(&options.tls)));
+        waiting.extend(wires.map(|wire| Waiting::new(wire, options)));
+        let (rejected, spare) = (Arc::<Rejected>::default(), kernel::spare());
+        let (address, options) = (Address::Tcp { host: host.to_owned(), port, tls }, options.clone());
+        Self { socket, address, tls, options, waiting, successors, rejected, spare, lack: None }
     }
 
     /// Takes what waits in the socket's backlog, as far as it is let in.
@@ -167,20 +206,27 @@ impl TcpListener {
                 Err(_) => continue,
             };
             self.lack = None;
-            let source = socket::remote(&socket).map(|address| address.ip());
-            let of_one = self.waiting.iter().filter(|other| other.source == source).count();
-            if of_one == WAITING_OF_ONE_MAX {
-                self.reject(&socket, RejectReason::Overloaded);
-                continue;
+            let source = source(&socket);
+            let is_of_one = |other: &Waiting| other.source == source;
+            if self.waiting.iter().filter(|other| is_of_one(other)).count() == WAITING_OF_ONE_MAX {
+                // Its oldest goes, if that had its chance: who is silent does not keep out who is not.
+                let oldest = self.waiting.iter().position(is_of_one);
+                let late = oldest.filter(|at| is_late(&self.waiting[*at]));
+                let Some(gone) = late.and_then(|at| self.waiting.remove(at)) else {
+                    self.reject(Wire::Plain(socket), RejectReason::Overloaded);
+                    continue;
+                };
+                self.reject(gone.wire, RejectReason::Overloaded);
             }
-            if full && let Some(oldest) = self.waiting.pop_front() {
-                self.reject(&oldest.socket, RejectReason::Overloaded);
+            if self.waiting.len() == WAITING_MAX
+                && let Some(oldest) = self.waiting.pop_front()
+            {
+                self.reject(oldest.wire, RejectReason::Overloaded);
             }
             socket::tune(&socket);
-            let since = Instant::now();
-            let until = since + self.options.handshake_timeout;
-            let heard = Heard::default();
-            self.waiting.push_back(Waiting { socket, source, since, until, heard, proving: None });
+            // Its files could be read when this began to listen, and what was read then stays in force.
+            let Ok(wire) = Wire::server(socket, self.tls.then_some(&self.options.tls)) else { continue };
+            self.waiting.push_back(Waiting::new(wire, &self.options));
         }
         Ok(())
     }
@@ -193,11 +239,11 @@ impl TcpListener {
         }
         self.lack = Some(Instant::now() + LACK_PAUSE);
         if let Some(oldest) = self.waiting.pop_front() {
-            return self.reject(&oldest.socket, RejectReason::Overloaded);
+            return self.reject(oldest.wire, RejectReason::Overloaded);
         }
         self.spare = None;
         if let Ok(socket) = kernel::accept(&self.socket) {
-            self.reject(&socket, RejectReason::Overloaded);
+            self.reject(Wire::Plain(socket), RejectReason::Overloaded);
         }
         self.spare = kernel::spare();
     }
@@ -208,18 +254,43 @@ impl TcpListener {
         for _ in 0..self.waiting.len() {
             let mut client = self.waiting.pop_front()?;
             match client.read(&self.options.keys) {
-                Ok(Some(hello)) => return Some(TcpIncoming::new(client.socket, hello, &self.options)),
-                Ok(None) if client.until <= now => self.reject(&client.socket, RejectReason::Overloaded),
+                Ok(Some(hello)) => return Some(TcpIncoming::new(client.wire, hello, &self.options)),
+                Ok(None) if client.until <= now => self.reject(client.wire, RejectReason::Overloaded),
                 Ok(None) => self.waiting.push_back(client),
-                Err(reason) => self.reject(&client.socket, reason),
+                Err(reason) => self.reject(client.wire, reason),
             }
         }
         None
     }
 
-    fn reject(&self, socket: &OwnedFd, reason: RejectReason) {
-        self.rejected.note(reason, || socket::name(socket::remote(socket)));
-        socket::refuse(socket, &reason.into());
+    fn reject(&self, mut wire: Wire, reason: RejectReason) {
+        self.rejected.note(reason, || {
+            let peer = socket::name(socket::remote(wire.socket()));
+            wire.fault().map_or_else(|| peer.clone(), |fault| format!("{peer}: {fault}"))
+        });
+        wire.refuse(&reason.into());
+    }
+}
+
+fn source(socket: &OwnedFd) -> Option<IpAddr> {
+    socket::remote(socket).map(|address| address.ip())
+}
+
+/// Listens on `place`, by a new socket or by that of the process that stops listening there.
+fn take(place: &SocketAddr, options: &ListenOptions) -> Result<Inherited, Errno> {
+    match open(place, i32::from(options.backlog)) {
+        Err(Errno::ADDRINUSE) if !options.take_over.is_zero() => {
+            let inherited = handover::wait(place, Instant::now() + options.take_over);
+            let inherited = inherited.ok_or(Errno::ADDRINUSE)?;
+            // The backlog is this server's from here on.
+            rustix::net::listen(&inherited.listening, options.backlog.into())?;
+            Ok(inherited)
+        }
+        opened => {
+            let listening = opened?;
+            let successors = socket::local(&listening).as_ref().and_then(Successors::of);
+            Ok(Inherited { listening, successors, clients: Vec::new() })
+        }
     }
 }
 
@@ -262,7 +333,7 @@ impl Listener for TcpListener {
             let again = self.lack.filter(|again| *again > now);
             let turns = self.waiting.iter().map(|client| client.until);
             let turn = turns.chain(chance).chain(again).fold(until, Instant::min);
-            let sockets = self.waiting.iter().map(|client| &client.socket);
+            let sockets = self.waiting.iter().map(|client| client.wire.socket());
             // Clients in the backlog are let in when there is room.
             let place = (!full && again.is_none()).then_some(&self.socket);
             let readable = |fd| PollFd::new(fd, PollFlags::IN);
@@ -274,11 +345,16 @@ impl Listener for TcpListener {
         }
     }
 
-    fn rejected(&self) -> u64 {
-        self.rejected.count()
+    fn rejections(&self) -> &Arc<Rejected> {
+        &self.rejected
     }
+}
 
-    fn last_rejected(&self) -> Option<RejectReason> {
-        self.rejected.last()
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        if let Some(successors) = &self.successors {
+            let silent = self.waiting.iter().filter(|client| client.is_silent());
+            successors.hand_over(&self.socket, silent.map(|client| client.wire.socket()));
+        }
     }
 }

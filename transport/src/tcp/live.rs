@@ -1,6 +1,6 @@
 //! One connection: its socket, its rings, its requests.
 
-use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 
@@ -13,24 +13,27 @@ use super::{
     record::{ASK_BYTES, Ask, Record},
     requests::Requests,
     socket,
+    wire::Wire,
 };
 use crate::{
-    CloseReason, ConnId, Event, Negotiated, PortCounters, Time, Violation,
+    CloseReason, ConnId, Event, Negotiated, PortCounters, Pulse, Time, Violation,
     goodbye::{CLOSED, LACKS, PANICKED, closed_by_peer},
 };
 
 /// Calls that a look receives by.
 const RECEIVES_PER_LOOK: u32 = 2;
-/// Calls that a poll sends bulk by.
-const SENDS_PER_POLL: u32 = 4;
-/// Looks that found nothing, after which a connection is idle.
+/// Looks that found nothing, after which a connection is idle: at one of few, and shared out among many, so that a round of
+/// all stays short.
 const IDLE_LOOKS: u32 = 256;
+const IDLE_LOOKS_OF_ALL: usize = 2048;
+/// A host delays an acknowledgement by at most 200 ms (`TCP_DELACK_MAX` of Linux), and the way takes some more.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(250);
 
 /// A connection of a port.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) id: ConnId,
-    pub(super) socket: OwnedFd,
+    pub(super) wire: Wire,
     pub(super) negotiated: Arc<Negotiated>,
     pub(super) rx: Receiver,
     pub(super) out: Outgoing,
@@ -51,6 +54,15 @@ pub(super) struct Live {
     pub(super) is_blocked: bool,
     /// Not looked at until the epoll set says so, or something is sent.
     pub(super) is_parked: bool,
+    /// Where it stands among those that are looked at.
+    pub(super) turn: usize,
+    /// Since when it was left alone last, and whether the table is to look whether it still is.
+    pub(super) parked_at: Time,
+    pub(super) may_rest: bool,
+    /// What was seen last of the peer's host.
+    pulse: Option<Pulse>,
+    /// Since when its host owes an acknowledgement of a pulse.
+    owed_since: Option<Time>,
     /// Since when the peer has not heard of all its credit.
     pub(super) untold_since: Option<Time>,
     idle_looks: u32,
@@ -74,11 +86,11 @@ pub(super) struct Found<'a> {
 
 impl Live {
     pub(super) fn new(id: ConnId, link: TcpLink, shared: &Shared, now: Time) -> Self {
-        let TcpLink { socket, rings, is_granted, negotiated, handshake_timeout } = link;
+        let TcpLink { wire, rings, is_granted, negotiated, handshake_timeout } = link;
         let (memory, config) = (Arc::clone(&shared.memory), &shared.config);
         Self {
             id,
-            socket,
+            wire,
             rx: Receiver::new(rings.rx, &negotiated),
             out: Outgoing::new(rings.tx, &negotiated),
             requests: Requests::new(id, memory, negotiated.initiator_depth.granted),
@@ -92,6 +104,11 @@ impl Live {
             is_listed: false,
             is_blocked: false,
             is_parked: false,
+            turn: 0,
+            parked_at: now,
+            may_rest: false,
+            pulse: None,
+            owed_since: None,
             untold_since: None,
             idle_looks: 0,
         }
@@ -108,9 +125,34 @@ impl Live {
         self.over.is_some() || self.broken.is_some()
     }
 
-    /// Whether nothing came for a while.
-    pub(super) const fn is_idle(&self) -> bool {
-        self.idle_looks > IDLE_LOOKS
+    /// Whether nothing came for a while, as one of `active` connections that are looked at.
+    pub(super) fn is_idle(&self, active: usize) -> bool {
+        let of_many = u32::try_from(IDLE_LOOKS_OF_ALL / active.max(1)).unwrap_or(IDLE_LOOKS);
+        self.idle_looks > of_many.min(IDLE_LOOKS)
+    }
+
+    /// What was seen of the peer's host: whether it acknowledged something since the last look, or may still delay that. A process
+    /// that is stopped is not told from one that is busy.
+    pub(super) fn pulse(&mut self, now: Time) -> Option<Pulse> {
+        let since = socket::since_heard(self.wire.socket())?;
+        let before = self.pulse.map_or(now, |pulse| pulse.at);
+        let is_heard = since < now.since(before);
+        self.owed_since = self.owed_since.filter(|_| !is_heard);
+        let is_early = self.owed_since.is_some_and(|owed| now.since(owed) < ACKNOWLEDGED_AFTER);
+        let beat = self.pulse.map_or(0, |pulse| pulse.beat) + u64::from(is_heard || is_early);
+        self.pulse = Some(Pulse { beat, at: now });
+        if self.out.is_empty() && !self.is_ending() {
+            self.out.say(Record::Pulse, &[]);
+            self.owed_since.get_or_insert(now);
+        }
+        self.pulse
+    }
+
+    /// Gives the pages of both rings back, if nothing lies there. They come again, zeroed, as they are used.
+    pub(super) fn rest(&mut self) {
+        self.rx.rest();
+        self.out.rest();
+        self.wire.rest();
     }
 
     /// It moved, or is about to.
@@ -144,9 +186,10 @@ impl Live {
         }
     }
 
-    /// Whether a whole frame lies at the front already.
-    pub(super) fn has_frame(&self) -> bool {
-        matches!((&self.body, self.rx.head()), (Body::None, Ok(Head::Frame) | Err(_)))
+    /// Whether a look finds something although the socket may have nothing: a whole frame at the front, or bytes behind TLS.
+    pub(super) fn has_come(&self) -> bool {
+        self.wire.has_unread()
+            || matches!((&self.body, self.rx.head()), (Body::None, Ok(Head::Frame) | Err(_)))
     }
 
     /// Takes the records at the front, and what of their bodies was received.
@@ -186,6 +229,7 @@ impl Live {
                 Ok(())
             }
             Record::Goodbye { how } => Err(closed_by_peer(how)),
+            Record::Pulse => Ok(()),
             Record::Credit { position } => {
                 self.out.credited(position);
                 Ok(())
@@ -247,8 +291,8 @@ impl Live {
     /// Receives once. Whether another call may bring more.
     fn receive(&mut self, missing: u64) -> bool {
         let beside_bulk = self.requests.expects_bulk() || self.serving.expects_bulk();
-        let Self { rx, requests, serving, body, socket, .. } = self;
-        let received = rx.receive(socket, sink(body, requests, serving), missing, beside_bulk);
+        let Self { rx, requests, serving, body, wire, .. } = self;
+        let received = rx.receive(wire, sink(body, requests, serving), missing, beside_bulk);
         let how = match received {
             Ok(Some((to_body, is_all))) => {
                 self.stir();
@@ -279,36 +323,32 @@ impl Live {
         }
     }
 
-    /// Sends what was flushed, and records; with `bulk` also pieces of that. Whether something is left.
-    pub(super) fn push(&mut self, bulk: bool, news: &mut VecDeque<Event>) -> bool {
-        let mut calls = if bulk { SENDS_PER_POLL } else { 1 };
-        while calls > 0 && self.broken.is_none() {
-            calls -= 1;
-            self.requests.begin(&mut self.out);
-            if self.rx.is_credit_due() {
-                self.tell_credit();
-            }
-            if self.out.wants_bulk()
-                && let Some(piece) = self.requests.next_piece().or_else(|| self.serving.next_piece())
-            {
-                self.out.put_bulk(piece);
-            }
-            match self.out.send(&self.socket) {
-                Ok((went, left)) => {
-                    self.is_blocked = went == Went::Part;
-                    if let Some(piece) = left
-                        && let Some(id) = piece.request
-                    {
-                        news.extend(self.requests.left(id, piece.bytes()));
-                    }
-                    if went != Went::All {
-                        break;
-                    }
-                }
-                Err(errno) => self.broken = Some(gone(errno)),
-            }
+    /// Sends what was flushed, records, and a piece of bulk. Returns whether something is left.
+    pub(super) fn push(&mut self, news: &mut VecDeque<Event>) -> bool {
+        if self.broken.is_some() {
+            return false;
         }
-        self.broken.is_none() && self.has_out()
+        self.requests.begin(&mut self.out);
+        if self.rx.is_credit_due() {
+            self.tell_credit();
+        }
+        if self.out.wants_bulk()
+            && let Some(piece) = self.requests.next_piece().or_else(|| self.serving.next_piece())
+        {
+            self.out.put_bulk(piece);
+        }
+        match self.out.send(&mut self.wire) {
+            Ok((went, left)) => {
+                self.is_blocked = went == Went::Part;
+                if let Some(piece) = left
+                    && let Some(id) = piece.request
+                {
+                    news.extend(self.requests.left(id, piece.bytes()));
+                }
+            }
+            Err(errno) => self.broken = Some(gone(errno)),
+        }
+        self.broken.is_none() && (self.is_blocked || self.has_out())
     }
 
     /// Whether something is to be sent.
@@ -339,11 +379,11 @@ impl Live {
     pub(super) fn push_last(&mut self) -> bool {
         let mut went = Ok((Went::All, None));
         while matches!(went, Ok((Went::All, _))) {
-            went = self.out.send(&self.socket);
+            went = self.out.send(&mut self.wire);
         }
         let is_out = !matches!(went, Ok((Went::Part, _)));
         if is_out {
-            socket::end(&self.socket);
+            self.wire.end();
         }
         is_out
     }
@@ -373,6 +413,7 @@ fn gone(errno: Errno) -> &'static str {
     match errno {
         Errno::CONNRESET | Errno::PIPE => "connection reset",
         Errno::TIMEDOUT => "no acknowledgement of what was sent",
+        Errno::BADMSG => "its TLS failed",
         Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN => "no route to it",
         _ => "its socket failed",
     }

@@ -1,11 +1,11 @@
-//! TCP: any two hosts that have a network between them (`tcp://host:port`).
+//! TCP: any two hosts that have a network between them (`tcp://host:port`, `tcp+tls://host:port`).
 //!
 //! The socket carries the same hello, key proof and grant as the CM's private data, and then one stream of frames, with
 //! records of the port's own between them (`record.rs`):
 //!
 //! ```text
 //!  transmit ring ─ one send of all that was flushed ─► socket ─ recv ─► receive ring, at the same positions
-//!  a loan ─ DATA records, 64 KiB at a time, between frames ─► socket ─ recv ─► the memory that pulls it
+//!  a loan ─ DATA records, 256 KiB at a time, between frames ─► socket ─ recv ─► the memory that pulls it
 //! ```
 //! What this provider adds to the contract of [`provider`](crate::provider):
 //!
@@ -15,6 +15,7 @@
 //! - Credit is ours, on top of TCP's window: a `CREDIT` record follows the frames of a flush when an eighth of the ring is due.
 //! - Bulk and one-sided operations are requests, which the peer's port answers when its owner polls it. `Negotiated` says
 //!   [`emulated`](crate::Negotiated::emulated).
+//! - Under TLS (`tcp+tls://`) the same stream goes through records of TLS (`wire.rs`, `tls/`).
 //! - A connection that moves nothing leaves the list that is read at every look; the epoll set tells when it has something.
 
 mod allocate;
@@ -22,6 +23,8 @@ mod bulk;
 mod connecting;
 mod exposed;
 mod gate;
+mod handover;
+mod heard;
 mod incoming;
 mod link;
 mod listener;
@@ -37,7 +40,12 @@ mod table;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
+mod wire;
 
+#[cfg(feature = "tls")]
+pub(crate) use self::tls::Kept as TlsKept;
 pub use self::{
     connecting::TcpConnecting, gate::TcpGate, incoming::TcpIncoming, link::TcpLink, listener::TcpListener,
     port::TcpPort,

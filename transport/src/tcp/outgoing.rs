@@ -6,14 +6,15 @@
 //! ```
 //! A call may stop anywhere. What it has begun goes on before anything else: a frame, a record, or a piece of bulk.
 
-use std::{os::fd::OwnedFd, ptr::NonNull, sync::Arc};
+use std::{ptr::NonNull, sync::Arc};
 
 use rustix::io::Errno;
 
 use super::{
     receive::KEPT_FREE,
     record::{RECORD_BYTES, Record},
-    socket::{self, Piece},
+    socket::Piece,
+    wire::Wire,
 };
 use crate::{
     FrameWord, Negotiated, Position, Refused, Tag,
@@ -203,6 +204,10 @@ impl Outgoing {
         if self.records.len() - self.records_sent > RECORDS_BYTES_MAX {
             return false;
         }
+        // Those that left go, also while a peer that reads slowly never lets the last one leave.
+        if self.records_sent > RECORDS_BYTES_MAX {
+            self.records.drain(..std::mem::take(&mut self.records_sent));
+        }
         self.records.extend_from_slice(&record.encode());
         self.records.extend_from_slice(body);
         true
@@ -218,14 +223,35 @@ impl Outgoing {
         self.bulk = Some(bulk);
     }
 
+    /// Gives the ring's pages back, if all of it was sent.
+    pub(super) fn rest(&mut self) {
+        if self.is_empty() {
+            self.records.shrink_to_fit();
+            // SAFETY: what was sent is not read again, a payload is lent only while we are borrowed, and the ring is ours alone.
+            unsafe { self.ring.give_back() };
+        }
+    }
+
+    /// Bytes of the ring that have pages.
+    #[cfg(test)]
+    pub(super) fn resident(&self) -> usize {
+        self.ring.resident()
+    }
+
+    /// Bytes of the memory for records.
+    #[cfg(test)]
+    pub(super) fn records_memory(&self) -> usize {
+        self.records.capacity()
+    }
+
     /// Whether nothing waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.sent == self.tx && self.records.is_empty() && self.bulk.is_none()
     }
 
-    /// Hands all of it to the kernel by one call. A piece of bulk that left is returned.
-    pub(super) fn send(&mut self, socket: &OwnedFd) -> Result<(Went, Option<BulkPiece>), Errno> {
+    /// Hands all of it to the kernel, by one call where TLS does not come between. A piece of bulk that left is returned.
+    pub(super) fn send(&mut self, wire: &mut Wire) -> Result<(Went, Option<BulkPiece>), Errno> {
         let frames =
             Piece { at: self.at(self.sent), bytes: usize::try_from(self.flushed - self.sent).unwrap_or(0) };
         let records = &self.records[self.records_sent..];
@@ -238,11 +264,11 @@ impl Outgoing {
             (false, false) => [frames, records, head, payload],
         };
         let total: usize = pieces.iter().map(|piece| piece.bytes).sum();
-        if total == 0 {
+        if total == 0 && !wire.is_behind() {
             return Ok((Went::Nothing, None));
         }
         // SAFETY: the ring, the records and what the piece's keeper has stay mapped while we are borrowed.
-        let count = match unsafe { socket::send(socket, &pieces) } {
+        let count = match unsafe { wire.send(&pieces) } {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::NOBUFS) => return Ok((Went::Part, None)),
             Err(errno) => return Err(errno),
@@ -262,7 +288,7 @@ impl Outgoing {
                 count,
             ),
         };
-        Ok((if count == total { Went::All } else { Went::Part }, left))
+        Ok((if count == total && !wire.is_behind() { Went::All } else { Went::Part }, left))
     }
 
     /// The kernel took `count` bytes of these, in order.

@@ -11,12 +11,18 @@ use crate::{Address, sync::thread};
 /// Listens on every address of the host.
 const EVERYWHERE: &str = "*";
 
-/// The host and port of `address`, or why it is none.
-pub(super) fn parts(address: &Address) -> Result<(&str, u16), String> {
+/// The host and port of `address`, and whether it is reached through TLS; or why it is none.
+pub(super) fn parts(address: &Address) -> Result<(&str, u16, bool), String> {
     match address {
-        Address::Tcp { host, port } => Ok((host, *port)),
-        _ => Err("TCP connects to tcp://host:port".to_owned()),
+        Address::Tcp { host, port, tls } => Ok((host, *port, *tls)),
+        _ => Err("TCP connects to tcp://host:port and tcp+tls://host:port".to_owned()),
     }
+}
+
+/// A host without the interface that it is reached through, which no certificate names.
+#[cfg(feature = "tls")]
+pub(super) fn without_zone(host: &str) -> &str {
+    host.split_once('%').map_or(host, |(host, _)| host)
 }
 
 /// Addresses of a host that need no look-up.

@@ -10,7 +10,8 @@ use rustix::event::epoll;
 use super::{gate::TcpGate, link::TcpLink, table::Table};
 use crate::{
     AccessError, Batch, BulkError, CloseReason, ConnId, Credit, CreditView, Limit, LoanError, Look, Port,
-    PortConfig, PortCounters, PortError, Position, Pulled, Refused, Staged, Time, Transfer, Wait, Waker,
+    PortConfig, PortCounters, PortError, Position, Pulled, Pulse, Refused, Staged, Time, Transfer, Wait,
+    Waker,
     kernel::{system, system_io},
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::Doorbell,
@@ -20,18 +21,22 @@ use crate::{
 const DOORBELL: u64 = u64::MAX;
 /// What `arrivals` says where receives are not counted: half of everything, so that sums do not wrap.
 const ARRIVALS: u64 = u64::MAX / 2;
-/// Every how many polls there is a look around.
+/// After so many looks there is a look around, at what no look sees: some 5 us where a thread spins.
 const LOOK_AROUND: u32 = 16;
 
 /// Connections of one thread over TCP.
 #[derive(Debug)]
 pub struct TcpPort {
-    table: Table,
+    pub(super) table: Table,
     /// Where in `active` the next frame is looked for, and how many were passed since it was last said that there is none.
     turn: usize,
     passed: usize,
-    polls: u32,
+    /// Looks since the last look around.
+    looks: u32,
     armed: bool,
+    /// A poll looks around. It was armed since the last one, so what woke its owner may be a connection that no round looks at;
+    /// or there were many looks.
+    is_due: bool,
 }
 
 impl TcpPort {
@@ -42,7 +47,7 @@ impl TcpPort {
         let data = epoll::EventData::new_u64(DOORBELL);
         epoll::add(&epoll, &*bell, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
         let table = Table::new(TcpGate::new(config.clone(), bell), epoll);
-        Ok(Self { table, turn: 0, passed: 0, polls: 0, armed: false })
+        Ok(Self { table, turn: 0, passed: 0, looks: 0, armed: false, is_due: false })
     }
 
     /// The next slot with frames to read, once round.
@@ -64,8 +69,13 @@ impl TcpPort {
     }
 
     /// Whether a poll would find something, or has to be made soon.
-    fn has_events(&self) -> bool {
-        self.armed || !self.table.news.is_empty() || !self.table.listed.is_empty()
+    fn has_events(&mut self) -> bool {
+        self.looks += 1;
+        if self.looks >= LOOK_AROUND {
+            self.looks = 0;
+            self.is_due |= self.table.has_others();
+        }
+        self.is_due || !self.table.news.is_empty() || !self.table.listed.is_empty()
     }
 }
 
@@ -143,12 +153,9 @@ impl Port for TcpPort {
     }
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
-        let woke = self.armed;
-        if woke {
-            self.disarm();
-        }
-        self.polls = self.polls.wrapping_add(1);
-        if woke || self.table.active.is_empty() || self.polls.is_multiple_of(LOOK_AROUND) {
+        self.disarm();
+        self.table.now = now;
+        if std::mem::take(&mut self.is_due) || self.table.active.is_empty() {
             self.table.look_around(now);
         }
         self.table.tell_old_credit(now);
@@ -192,8 +199,17 @@ impl Port for TcpPort {
         }
     }
 
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        let (live, _) = self.table.open(conn)?;
+        let pulse = live.pulse(now);
+        self.table.list(conn.index());
+        pulse
+    }
+
     fn counters(&self, conn: ConnId) -> PortCounters {
-        self.table.slot(conn).map_or_else(PortCounters::default, |slot| slot.counters)
+        let Some(slot) = self.table.slot(conn) else { return PortCounters::default() };
+        let account = self.table.gate.shared.accounts.of(conn);
+        account.map_or(slot.counters, |account| account.counted(slot.counters))
     }
 }
 
@@ -228,7 +244,8 @@ impl Transfer for TcpPort {
         if live.requests.is_full() {
             return Err(Refused::Full);
         }
-        match shared.memory.allocate(in_words(offer.len)) {
+        let account = shared.accounts.of(conn).ok_or(Refused::Closed)?;
+        match shared.memory.allocate(&account, in_words(offer.len)) {
             Ok(into) => live.requests.pull(offer, token, into),
             Err(error) => return Ok(Some(Err(BulkError::Memory(LoanError::Port(error))))),
         }
@@ -274,16 +291,14 @@ impl Transfer for TcpPort {
 impl Wait for TcpPort {
     fn arm(&mut self) -> bool {
         self.table.push(true);
-        let lives = || self.table.slots.iter().filter_map(|slot| slot.live.as_ref());
+        let live = |index: &u32| self.table.slots[*index as usize].live.as_ref();
         let has_work = !self.table.news.is_empty()
-            || self.table.listed.iter().any(|index| {
-                self.table.slots[*index as usize].live.as_ref().is_some_and(|live| !live.is_blocked)
-            })
-            || lives().any(|live| live.has_frame());
+            || self.table.listed.iter().filter_map(live).any(|live| !live.is_blocked)
+            || self.table.active.iter().filter_map(live).any(|live| live.has_come());
         if has_work {
             return false;
         }
-        self.armed = true;
+        (self.armed, self.is_due) = (true, true);
         self.table.watch_blocked(true);
         self.table.gate.shared.waker.arm();
         true

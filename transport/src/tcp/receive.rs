@@ -5,13 +5,14 @@
 //!                                    rx                              got
 //! ```
 
-use std::{os::fd::OwnedFd, ptr::NonNull, rc::Rc};
+use std::{ptr::NonNull, rc::Rc};
 
 use rustix::io::Errno;
 
 use super::{
     record::{RECORD_BYTES, Record},
-    socket::{self, PIECES, Piece},
+    socket::{PIECES, Piece},
+    wire::Wire,
 };
 use crate::{
     ConnId, FrameWord, Negotiated, Position, Violation,
@@ -158,7 +159,7 @@ impl Receiver {
     /// Returns how many bytes `body` got, and whether the kernel has no more. `None`: the peer has closed.
     pub(super) fn receive(
         &mut self,
-        socket: &OwnedFd,
+        wire: &mut Wire,
         body: &mut [u8],
         missing: u64,
         beside_bulk: bool,
@@ -174,13 +175,29 @@ impl Receiver {
             return Ok(Some((0, true)));
         }
         // SAFETY: `body` is borrowed by us alone; the room in the ring was given back, or never used, and nobody has it.
-        let count = unsafe { socket::receive(socket, &pieces) }?;
+        let count = unsafe { wire.receive(&pieces) }?;
         if count == 0 {
             return Ok(None);
         }
         let to_body = count.min(body.len());
         self.got += (count - to_body) as u64;
         Ok(Some((to_body, count < body.len() + room)))
+    }
+
+    /// Gives the ring's pages back, if nothing that was received is unread or kept.
+    pub(super) fn rest(&mut self) {
+        if self.ahead() == 0
+            && let Some(memory) = Rc::get_mut(&mut self.memory)
+        {
+            // SAFETY: no run, frame or holder shares the ring, so nobody reads it; this thread alone writes it.
+            unsafe { memory.give_back() };
+        }
+    }
+
+    /// Bytes of the ring that have pages.
+    #[cfg(test)]
+    pub(super) fn resident(&self) -> usize {
+        self.memory.resident()
     }
 
     /// Gives the peer's bytes before `position` back, unless somebody may still read some of them.

@@ -14,7 +14,7 @@ use crate::{
 pub(super) const RECORD_BYTES: usize = 16;
 /// Bytes of the body of an `Ask`: four words.
 pub(super) const ASK_BYTES: usize = 32;
-/// Largest piece of bulk in one record.
+/// Largest piece of a write in one record; its receiver keeps it until it is whole.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
 /// A record's first 16 bytes.
@@ -34,6 +34,8 @@ pub(super) enum Record {
     Put { id: u32, bytes: u32 },
     /// Request `id` ended; 0: well.
     End { id: u32, status: u32 },
+    /// Nothing: something for the peer's host to acknowledge while its process is busy.
+    Pulse,
 }
 
 impl Record {
@@ -47,6 +49,7 @@ impl Record {
             Self::Data { id, bytes } => (5, join(id, bytes)),
             Self::Put { id, bytes } => (6, join(id, bytes)),
             Self::End { id, status } => (7, join(id, status)),
+            Self::Pulse => (8, 0),
         };
         let mut out = [0; RECORD_BYTES];
         out[..8].copy_from_slice(&join(0, kind).to_le_bytes());
@@ -68,6 +71,7 @@ impl Record {
             (0, 5) => Self::Data { id: low, bytes: high },
             (0, 6) => Self::Put { id: low, bytes: high },
             (0, 7) => Self::End { id: low, status: high },
+            (0, 8) => Self::Pulse,
             _ => return Err(Violation::Malformed { what: "record" }),
         })
     }

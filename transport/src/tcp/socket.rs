@@ -12,7 +12,7 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt},
 };
 
-use crate::{Instant, Refusal, kernel};
+use crate::{Instant, kernel};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -39,6 +39,12 @@ impl Piece {
 
 /// Most pieces of one call.
 pub(super) const PIECES: usize = 4;
+
+#[cfg(test)]
+thread_local! {
+    /// Calls that this thread sent or received by.
+    pub(super) static CALLS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 /// A new socket for an address of this kind.
 pub(super) fn open(to: &SocketAddr) -> Result<OwnedFd, Errno> {
@@ -86,6 +92,24 @@ fn segment_bytes(socket: &OwnedFd) -> i32 {
     if failed == 0 { value } else { 0 }
 }
 
+/// How long ago the peer's host acknowledged something, or sent it, in whole milliseconds; `None` when the kernel does not tell.
+pub(super) fn since_heard(socket: &OwnedFd) -> Option<Duration> {
+    // SAFETY: numbers, of which zeros are values.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
+    // SAFETY: the kernel writes at most `bytes` bytes, which `info` has, and says how many in `bytes`.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut bytes,
+        )
+    };
+    (failed == 0).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+}
+
 /// The address of this end.
 pub(super) fn local(socket: &OwnedFd) -> Option<SocketAddr> {
     rustix::net::getsockname(socket).ok().and_then(|address| address.try_into().ok())
@@ -112,6 +136,12 @@ fn vector(pieces: &[Piece; PIECES]) -> [libc::iovec; PIECES] {
     pieces.map(|piece| libc::iovec { iov_base: piece.at.as_ptr().cast(), iov_len: piece.bytes })
 }
 
+/// The one piece that has bytes; `None`: there are several, or none.
+fn alone(pieces: &[Piece; PIECES]) -> Option<Piece> {
+    let mut full = pieces.iter().filter(|piece| piece.bytes > 0);
+    full.next().copied().filter(|_| full.next().is_none())
+}
+
 /// What a call returned.
 fn count(returned: isize) -> Result<usize, Errno> {
     usize::try_from(returned).map_err(|_| {
@@ -125,11 +155,20 @@ fn count(returned: isize) -> Result<usize, Errno> {
 /// # Safety
 /// The pieces are mapped. Their bytes may change meanwhile: the kernel alone reads them.
 pub(super) unsafe fn send(socket: &OwnedFd, pieces: &[Piece; PIECES]) -> Result<usize, Errno> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    #[cfg(test)]
+    CALLS.set(CALLS.get() + 1);
+    if let Some(Piece { at, bytes }) = alone(pieces) {
+        // The usual case, by the cheaper call.
+        return retry_on_intr(|| {
+            // SAFETY: the piece is mapped, by the caller's promise.
+            count(unsafe { libc::send(socket.as_raw_fd(), at.as_ptr().cast(), bytes, flags) })
+        });
+    }
     let mut vector = vector(pieces);
     // SAFETY: an all-zero header names no address and no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (vector.as_mut_ptr(), PIECES);
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     retry_on_intr(|| {
         // SAFETY: the header leads to pieces that are mapped, by the caller's promise.
         count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
@@ -141,6 +180,15 @@ pub(super) unsafe fn send(socket: &OwnedFd, pieces: &[Piece; PIECES]) -> Result<
 /// # Safety
 /// The pieces are mapped and writable, and nobody else reads or writes them until this returns.
 pub(super) unsafe fn receive(socket: &OwnedFd, pieces: &[Piece; PIECES]) -> Result<usize, Errno> {
+    #[cfg(test)]
+    CALLS.set(CALLS.get() + 1);
+    if let Some(Piece { at, bytes }) = alone(pieces) {
+        // The usual case, by the cheaper call.
+        return retry_on_intr(|| {
+            // SAFETY: the piece is ours alone, by the caller's promise.
+            count(unsafe { libc::recv(socket.as_raw_fd(), at.as_ptr().cast(), bytes, libc::MSG_DONTWAIT) })
+        });
+    }
     let mut vector = vector(pieces);
     // SAFETY: an all-zero header names no address and no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -151,46 +199,21 @@ pub(super) unsafe fn receive(socket: &OwnedFd, pieces: &[Piece; PIECES]) -> Resu
     })
 }
 
+/// Sends what the kernel takes of `bytes`; how many.
+pub(super) fn put(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    retry_on_intr(|| rustix::net::send(&socket, bytes, flags))
+}
+
 /// Sends bytes of a handshake: they fit an empty buffer.
 pub(super) fn say(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let sent = retry_on_intr(|| rustix::net::send(&socket, bytes, flags))?;
-    if sent == bytes.len() { Ok(()) } else { Err(Errno::NOBUFS) }
+    if put(socket, bytes)? == bytes.len() { Ok(()) } else { Err(Errno::NOBUFS) }
 }
 
-/// A message of a handshake, as far as it came.
-#[derive(Debug, Default)]
-pub(super) struct Heard {
-    bytes: Vec<u8>,
-}
-
-impl Heard {
-    /// Reads until there are `want` bytes; whether there are. Nothing behind them is read.
-    ///
-    /// # Errors
-    /// `PIPE`: the peer has closed.
-    pub(super) fn read(&mut self, socket: impl AsFd, want: usize) -> Result<bool, Errno> {
-        let mut buffer = [0; 256];
-        while self.bytes.len() < want {
-            let room = buffer.len().min(want - self.bytes.len());
-            let (read, _) = match retry_on_intr(|| {
-                rustix::net::recv(&socket, &mut buffer[..room], RecvFlags::DONTWAIT)
-            }) {
-                Err(Errno::AGAIN) => return Ok(false),
-                other => other?,
-            };
-            if read == 0 {
-                return Err(Errno::PIPE);
-            }
-            self.bytes.extend_from_slice(&buffer[..read]);
-        }
-        Ok(true)
-    }
-
-    /// What came so far.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
+/// Receives what has come into `into`; how many bytes. 0: the peer has closed.
+pub(super) fn hear(socket: impl AsFd, into: &mut [u8]) -> Result<usize, Errno> {
+    let (count, _) = retry_on_intr(|| rustix::net::recv(&socket, &mut *into, RecvFlags::DONTWAIT))?;
+    Ok(count)
 }
 
 /// Reads and drops what has arrived; whether the peer has closed. Bounded, so that a peer that sends on is no burden.
@@ -209,13 +232,6 @@ pub(super) fn drain(socket: &OwnedFd) -> bool {
 /// Ends what this side says; what was sent before still arrives.
 pub(super) fn end(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
-}
-
-/// Tells a client no, and reads what is left of it: a close with unread bytes is a reset, which would hide the answer.
-pub(super) fn refuse(socket: &OwnedFd, refusal: &Refusal) {
-    let _ = say(socket, &refusal.encode());
-    end(socket);
-    drain(socket);
 }
 
 /// Waits until `socket` has something or can be written, or `until` has come.

@@ -8,22 +8,23 @@ use super::{
     gate::TcpGate,
     link::TcpLink,
     live::{Found, Live},
-    socket,
 };
 use crate::{
     Batch, CloseReason, ConnId, Event, PortCounters, PortError, Time,
     kernel::system,
     pack::{high_half, join, low_half},
-    sync::lock::lock,
 };
 
 /// What the epoll set says of one look.
 const EVENTS_PER_LOOK: usize = 64;
 /// Connections that have ended here, whose peers have not closed: at most so many, for so long.
-const LEAVING_MAX: usize = 64;
+pub(super) const LEAVING_MAX: usize = 64;
 const LEAVING_TIME: Duration = Duration::from_secs(1);
 /// Credit that is worth no call of its own is told after this.
 const CREDIT_AGE: Duration = Duration::from_millis(5);
+/// A connection that was left alone for so long gives the pages of its rings back; so many at once.
+pub(super) const REST_AFTER: Duration = Duration::from_secs(1);
+const RESTS_PER_LOOK: usize = 64;
 
 /// A place for a connection; used again under another generation.
 #[derive(Debug, Default)]
@@ -35,7 +36,7 @@ pub(super) struct Slot {
 
 /// A connection that has ended on this side.
 #[derive(Debug)]
-struct Leaving {
+pub(super) struct Leaving {
     live: Box<Live>,
     until: Time,
     is_out: bool,
@@ -56,10 +57,13 @@ pub(super) struct Table {
     pub(super) listed: Vec<u32>,
     /// Events that are not about frames.
     pub(super) news: VecDeque<Event>,
-    leaving: VecDeque<Leaving>,
+    pub(super) leaving: VecDeque<Leaving>,
+    /// Connections that may give their pages back, and when to see to it; each at most once.
+    resting: VecDeque<(Time, ConnId)>,
     /// Handshakes that wait for the peer's grant.
     greetings: usize,
-    now: Time,
+    /// The time of the last poll.
+    pub(super) now: Time,
 }
 
 impl Table {
@@ -76,6 +80,7 @@ impl Table {
             listed: Vec::with_capacity(room),
             news: VecDeque::with_capacity(room),
             leaving: VecDeque::new(),
+            resting: VecDeque::with_capacity(room),
             greetings: 0,
             now: Time::default(),
         }
@@ -114,11 +119,17 @@ impl Table {
 
     /// Takes over a connection; see [`Port::adopt`](crate::Port::adopt).
     pub(super) fn adopt(&mut self, link: TcpLink, now: Time) -> Result<ConnId, PortError> {
-        let index = self.take_slot().inspect_err(|_| link.tell_lack())?;
+        let index = match self.take_slot() {
+            Ok(index) => index,
+            Err(error) => {
+                link.tell_lack();
+                return Err(error);
+            }
+        };
         let slot = &mut self.slots[index as usize];
         let conn = ConnId::new(index, slot.generation.wrapping_add(1));
         let data = epoll::EventData::new_u64(join(index, conn.generation()));
-        if let Err(errno) = epoll::add(&self.epoll, &link.socket, data, epoll::EventFlags::IN) {
+        if let Err(errno) = epoll::add(&self.epoll, link.wire.socket(), data, epoll::EventFlags::IN) {
             self.free.push(index);
             link.tell_lack();
             return Err(system("epoll_ctl")(errno));
@@ -133,8 +144,8 @@ impl Table {
             self.greetings += 1;
         }
         slot.live = Some(live);
-        self.active.push(index);
-        lock(&self.gate.shared.open).insert(conn);
+        self.activate(index);
+        self.gate.shared.accounts.open(conn, &self.gate.shared.config);
         Ok(conn)
     }
 
@@ -152,7 +163,8 @@ impl Table {
         match outcome {
             Ok(has_frame) => {
                 let is_told = live.is_told;
-                let is_idle = !has_frame && !has_out && live.is_idle() && !live.rx.has_untold();
+                let is_idle =
+                    !has_frame && !has_out && live.is_idle(self.active.len()) && !live.rx.has_untold();
                 if has_out {
                     self.list(index);
                 }
@@ -169,10 +181,51 @@ impl Table {
     }
 
     fn park(&mut self, index: u32) {
+        self.deactivate(index);
         if let Some(live) = &mut self.slots[index as usize].live {
-            live.is_parked = true;
-            self.active.retain(|other| *other != index);
+            (live.is_parked, live.parked_at) = (true, self.now);
             self.parked += 1;
+            if !std::mem::replace(&mut live.may_rest, true) {
+                self.resting.push_back((self.now.plus(REST_AFTER), live.id));
+            }
+        }
+    }
+
+    /// Every round looks at it.
+    fn activate(&mut self, index: u32) {
+        if let Some(live) = &mut self.slots[index as usize].live {
+            live.turn = self.active.len();
+            self.active.push(index);
+        }
+    }
+
+    /// No round does.
+    fn deactivate(&mut self, index: u32) {
+        let Some(live) = &self.slots[index as usize].live else { return };
+        let turn = live.turn;
+        self.active.swap_remove(turn);
+        if let Some(moved) = self.active.get(turn)
+            && let Some(live) = &mut self.slots[*moved as usize].live
+        {
+            live.turn = turn;
+        }
+    }
+
+    /// Those that were left alone for long enough give the pages of their rings back.
+    fn let_rest(&mut self, now: Time) {
+        for _ in 0..RESTS_PER_LOOK {
+            let Some(&(due, conn)) = self.resting.front().filter(|(due, _)| *due <= now) else { return };
+            self.resting.pop_front();
+            let Some((live, _)) = self.open(conn) else { continue };
+            if !live.is_parked {
+                live.may_rest = false;
+            } else if live.parked_at.plus(REST_AFTER) <= now {
+                live.may_rest = false;
+                live.rest();
+            } else {
+                let again = live.parked_at.plus(REST_AFTER).max(due);
+                self.resting.push_back((again, conn));
+            }
         }
     }
 
@@ -181,8 +234,8 @@ impl Table {
         if let Some(live) = &mut self.slots[index as usize].live {
             live.stir();
             if std::mem::take(&mut live.is_parked) {
-                self.active.push(index);
                 self.parked -= 1;
+                self.activate(index);
             }
         }
     }
@@ -197,13 +250,12 @@ impl Table {
         }
     }
 
-    /// Sends what the listed connections have; with `bulk` also pieces of that.
-    pub(super) fn push(&mut self, bulk: bool) {
+    /// Sends what the listed connections have; to those that are blocked only if it `retries`.
+    pub(super) fn push(&mut self, retries: bool) {
         let Self { listed, slots, news, .. } = self;
         listed.retain(|index| {
             let Some(live) = &mut slots[*index as usize].live else { return false };
-            // A flush leaves one alone that the kernel takes nothing of.
-            live.is_listed = (!bulk && live.is_blocked) || live.push(bulk, news);
+            live.is_listed = (!retries && live.is_blocked) || live.push(news);
             live.is_listed
         });
     }
@@ -211,21 +263,24 @@ impl Table {
     /// Ends what is in a slot; its `Closed` comes by a poll.
     #[cold]
     pub(super) fn finish(&mut self, index: u32, reason: CloseReason) {
+        if self.slots[index as usize].live.as_ref().is_some_and(|live| !live.is_parked) {
+            self.deactivate(index);
+        }
         let Some(mut live) = self.slots[index as usize].live.take() else { return };
         self.parked -= usize::from(live.is_parked);
         self.greetings -= usize::from(!live.is_open());
-        for list in [&mut self.active, &mut self.listed] {
-            list.retain(|other| *other != index);
+        if live.is_listed {
+            self.listed.retain(|other| *other != index);
         }
         let conn = live.id;
         self.news.extend(live.requests.end());
-        lock(&self.gate.shared.open).remove(&conn);
+        self.gate.shared.accounts.close(conn);
         tracing::debug!(?conn, %reason, "closed");
         live.say_goodbye(&reason);
         let is_out = live.push_last();
         if matches!(reason, CloseReason::Peer | CloseReason::PeerGone { .. }) {
-            socket::drain(&live.socket);
-        } else if !socket::drain(&live.socket) {
+            live.wire.drain();
+        } else if !live.wire.drain() {
             if self.leaving.len() == LEAVING_MAX {
                 self.leaving.pop_front();
             }
@@ -253,16 +308,21 @@ impl Table {
         }
     }
 
+    /// Whether there is something that no round looks at.
+    pub(super) fn has_others(&self) -> bool {
+        self.parked > 0 || self.greetings > 0 || !self.leaving.is_empty() || !self.resting.is_empty()
+    }
+
     /// Looks where no round looks: at parked connections, at those that leave, at deadlines and old credit.
     pub(super) fn look_around(&mut self, now: Time) {
-        self.now = now;
         if self.parked > 0 {
             self.wake_parked();
         }
+        self.let_rest(now);
         if !self.leaving.is_empty() {
             self.leaving.retain_mut(|leaving| {
                 leaving.is_out = leaving.is_out || leaving.live.push_last();
-                !socket::drain(&leaving.live.socket) && now < leaving.until
+                !leaving.live.wire.drain() && now < leaving.until
             });
         }
         if self.greetings > 0 {
@@ -327,7 +387,7 @@ impl Table {
             {
                 let data = epoll::EventData::new_u64(join(*index, live.id.generation()));
                 let out = if is_wanted { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
-                let _ = epoll::modify(&self.epoll, &live.socket, data, epoll::EventFlags::IN | out);
+                let _ = epoll::modify(&self.epoll, live.wire.socket(), data, epoll::EventFlags::IN | out);
             }
         }
     }
@@ -337,8 +397,9 @@ impl Table {
         let lives = self.slots.iter().filter_map(|slot| slot.live.as_ref());
         let greetings = lives.filter_map(|live| live.greeting_until);
         let leaving = self.leaving.iter().map(|leaving| leaving.until);
+        let resting = self.resting.front().map_or(Time::NEVER, |(due, _)| *due);
         let none = self.greetings == 0 && self.leaving.is_empty();
-        if none { Time::NEVER } else { greetings.chain(leaving).fold(Time::NEVER, Time::min) }
+        if none { resting } else { greetings.chain(leaving).fold(resting, Time::min) }
     }
 }
 
@@ -348,7 +409,7 @@ impl Drop for Table {
             if let Some(live) = &mut slot.live {
                 live.say_goodbye(&CloseReason::Local);
                 live.push_last();
-                socket::drain(&live.socket);
+                live.wire.drain();
             }
         }
     }

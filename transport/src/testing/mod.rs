@@ -2,9 +2,11 @@
 
 mod builder;
 mod came;
+mod certificates;
 
 pub use builder::{BuilderCall, no_call_undoes_another};
 pub use came::{Came, next_frames, poll};
+pub use certificates::{Authority, Issued};
 
 /// All of `region`, for a test that is the peer of the code under test.
 #[cfg(feature = "testing")]

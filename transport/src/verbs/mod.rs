@@ -96,7 +96,8 @@ impl Provider for Verbs {
             ));
         }
         let device = via.device.clone().or_else(|| options.device.clone());
-        VerbsListener::start(&self.control()?, host, port, &ListenOptions { device, ..options.clone() })
+        let options = ListenOptions { device, ..options.clone() };
+        VerbsListener::start(&self.control()?, (host, port), via.service, &options)
     }
 
     fn connect(
@@ -128,6 +129,7 @@ impl Provider for Verbs {
             address: address.to_string(),
             host: host.to_owned(),
             port,
+            service: via.service.unwrap_or(0),
             candidates: VecDeque::new(),
             current: None,
             shared: Arc::clone(&gate.shared),

@@ -19,6 +19,8 @@ pub const RULES: &[Rule] = &[
         limit: 0,
         find: untested_faults,
     },
+    Rule { name: "every row of docs/limits.md names its test", limit: 0, find: untested_limits },
+    Rule { name: "every finding of tests/faults.md is answered", limit: 0, find: unanswered_findings },
     Rule { name: "every row of transport/rdma/CM.md has an item and a test", limit: 0, find: rows_of_the_cm },
 ];
 
@@ -68,6 +70,50 @@ fn untested_faults(house: &House) -> Found {
     };
     let named: BTreeSet<&str> = tables.into_iter().flat_map(quoted).filter(is_name).collect();
     named.into_iter().filter(|name| !words.contains(name)).map(str::to_owned).collect::<Vec<_>>().into()
+}
+
+/// Rows of the tables of limits whose last cell names nothing.
+fn untested_limits(house: &House) -> Found {
+    let text = house.tree.text("docs/limits.md").unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let rows = lines.split(|line| !line.starts_with('|')).flat_map(|table| table.iter().skip(2));
+    let test = |row: &str| row.trim_matches('|').rsplit('|').next().unwrap_or_default().to_owned();
+    let open = rows.filter(|row| !test(row).contains('`'));
+    open.map(|row| (*row).to_owned()).collect::<Vec<_>>().into()
+}
+
+/// How a finding is answered that no test of this repository's own shows.
+const ANSWERS: [&str; 4] = ["stays: ", "by reading: ", "in a guest ", "the facade "];
+
+/// Findings without an answer, and numbers that are left out where a table does not say that it holds the failed ones alone.
+fn unanswered_findings(house: &House) -> Found {
+    let text = house.tree.text("tests/faults.md").unwrap_or_default();
+    let findings = text.split_once("\n## Findings\n").map_or("", |(_, rest)| rest);
+    let findings = findings.split_once("\n## ").map_or(findings, |(these, _)| these);
+    let mut found = Vec::new();
+    for table in findings.split("\n### ").skip(1) {
+        let (title, rest) = table.split_once('\n').unwrap_or((table, ""));
+        let rows: Vec<Vec<&str>> = rest
+            .lines()
+            .filter(|line| line.starts_with('|'))
+            .skip(2)
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        let numbers = rows.iter().filter_map(|row| row.first()?.parse::<usize>().ok());
+        let has_all = rest.contains("Failed trials") || numbers.clone().eq(1..=numbers.count());
+        if !has_all || rows.is_empty() {
+            found.push(format!("{title}: a number is missing"));
+        }
+        let answered = |row: &&Vec<&str>| {
+            let Some(&answer) = row.get(2) else { return false };
+            answer.contains('`')
+                || answer.contains(".rs")
+                || ANSWERS.iter().any(|begin| answer.starts_with(begin))
+        };
+        let open = rows.iter().filter(|row| !answered(row));
+        found.extend(open.map(|row| format!("{title}: {} is not answered", row.first().unwrap_or(&""))));
+    }
+    found.into()
 }
 
 /// Rows of the table of the RDMA CM with an empty cell, an item that the crate lacks, or a test that does not exist;

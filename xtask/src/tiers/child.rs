@@ -84,11 +84,18 @@ impl Runner {
         self.state().is_ended
     }
 
-    /// Runs a line of bash, gives each line of its output to `output` and to the log, and waits for its end.
+    /// Runs a line of bash, gives each line of its output to `output` and to the log, and waits for its end. What has run for longer
+    /// than `limit`, halts not counted, is ended.
     ///
     /// # Errors
     /// The command cannot be started, the log not be written, or everything was ended.
-    pub(super) fn run(&self, line: &str, log: &Path, output: &mut dyn FnMut(&str)) -> io::Result<Ended> {
+    pub(super) fn run(
+        &self,
+        line: &str,
+        log: &Path,
+        limit: Duration,
+        output: &mut dyn FnMut(&str),
+    ) -> io::Result<Ended> {
         let mut log = File::options().create(true).append(true).open(log)?;
         let state = self.changed.wait_while(self.state(), |state| state.is_halted);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
@@ -99,12 +106,14 @@ impl Runner {
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         state.process = process;
         drop(state);
-        let (read, has_left) = thread::scope(|scope| {
+        let (read, has_left, is_late) = thread::scope(|scope| {
             let (is_read, waits) = mpsc::channel::<()>();
+            let (is_over, over) = mpsc::channel::<()>();
             let watch = scope.spawn(move || process.is_some_and(|process| end_what_is_left(process, &waits)));
+            let late = scope.spawn(move || self.end_what_hangs(limit, &over));
             let read = read(&mut child, &mut log, output);
-            drop(is_read);
-            (read, watch.join().unwrap_or_default())
+            drop((is_read, is_over));
+            (read, watch.join().unwrap_or_default(), late.join().unwrap_or_default())
         });
         let status = child.wait();
         self.state().process = None;
@@ -113,10 +122,36 @@ impl Runner {
         if let Some(signal) = status.signal() {
             output(&format!("ended by signal {signal}\n"));
         }
+        if is_late {
+            output(&format!("it took longer than its limit of {} s, and was ended\n", limit.as_secs()));
+        }
         if has_left {
             output("it left processes behind, which were ended\n");
         }
-        Ok(Ended { count, is_good: status.success() && !has_left })
+        Ok(Ended { count, is_good: status.success() && !has_left && !is_late })
+    }
+
+    /// Ends the command when it has run for `limit`; what halts it stops the clock. Returns whether it came to that.
+    fn end_what_hangs(&self, limit: Duration, is_over: &Receiver<()>) -> bool {
+        const LOOK: Duration = Duration::from_millis(500);
+        let mut ran = Duration::ZERO;
+        while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let state = self.state();
+            if !state.is_halted {
+                ran = ran.saturating_add(LOOK);
+            }
+            if ran >= limit {
+                state.signal(Signal::TERM);
+                drop(state);
+                // A program may want a moment: the lab has a guest to end.
+                let is_left = is_over.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Timeout);
+                if is_left {
+                    self.state().signal(Signal::KILL);
+                }
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -205,11 +240,13 @@ fn parse(stat: &str) -> Option<(Pid, Pid)> {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(100);
+
     fn try_line(line: &str) -> (Ended, Vec<String>, String) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("it.log");
         let mut lines = Vec::new();
-        let ended = Runner::default().run(line, &log, &mut |line| lines.push(line.to_owned())).unwrap();
+        let ended = Runner::default().run(line, &log, LONG, &mut |line| lines.push(line.to_owned())).unwrap();
         (ended, lines, fs::read_to_string(log).unwrap())
     }
 
@@ -229,6 +266,19 @@ mod tests {
         assert!(!ended.is_good && ended.count.passed == 1);
         assert_eq!(lines.last().unwrap(), "it left processes behind, which were ended\n");
         wait_until("it was not ended", || !sleepers(&seconds).contains(&'S'));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_with_all_that_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let seconds = format!("62.{}", std::process::id());
+        let line = format!("echo 1 passed, 0 failed; timeout 70 sleep {seconds}");
+        let (limit, mut last) = (Duration::from_secs(1), String::new());
+        let show = &mut |line: &str| line.clone_into(&mut last);
+        let ended = Runner::default().run(&line, &folder.path().join("it.log"), limit, show).unwrap();
+        assert!(!ended.is_good && ended.count.passed == 1);
+        assert_eq!(last, "it took longer than its limit of 1 s, and was ended\n");
+        wait_until("it was not ended", || sleepers(&seconds).is_empty());
     }
 
     fn wait_until(what: &str, is_so: impl Fn() -> bool) {
@@ -260,7 +310,7 @@ mod tests {
         // `timeout` starts a group of its own.
         let line = format!("timeout 60 sleep {seconds}");
         thread::scope(|scope| {
-            let command = scope.spawn(|| runner.run(&line, &log, &mut |_| ()));
+            let command = scope.spawn(|| runner.run(&line, &log, LONG, &mut |_| ()));
             wait_until("it never started", || sleepers(&seconds) == ['S']);
             runner.halt();
             wait_until("it was not halted", || sleepers(&seconds) == ['T']);
@@ -270,7 +320,7 @@ mod tests {
             assert!(!command.join().unwrap().unwrap().is_good);
         });
         wait_until("it did not end", || sleepers(&seconds).is_empty());
-        assert!(runner.run("true", &log, &mut |_| ()).is_err(), "nothing begins afterwards");
+        assert!(runner.run("true", &log, LONG, &mut |_| ()).is_err(), "nothing begins afterwards");
     }
 
     #[test]

@@ -77,17 +77,18 @@ mod tests {
             "unit",
             "sysfs",
             "hostile",
-            "sanitize",
             "churn",
             "conformance",
             "tidy",
             "bench",
             "demo",
+            "cli",
+            "programs",
             "lab",
         ];
         assert_eq!(first, normal);
-        assert_eq!(early, ["planted", "loom"]);
-        assert_eq!(beside, ["lint", "doc", "compile", "seeds", "worlds"]);
+        assert_eq!(early, ["lint", "doc", "planted", "sanitize", "loom"]);
+        assert_eq!(beside, ["compile", "seeds", "worlds"]);
         assert_eq!(last, ["rdma_sys", "bincode", "readme"]);
     }
 

@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{
     child::Runner,
-    count::Count,
+    count::{Causes, Count},
     list::{Tier, Turn},
     plan::Plan,
 };
@@ -33,6 +33,9 @@ use crate::tree;
 const SPARE: &str = "export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}\n";
 /// What runs in the lane takes what others leave of the processors.
 const IDLE: &str = "chrt --idle --pid 0 $$ 2>/dev/null || renice -n 19 $$ >/dev/null\n";
+/// What the whole run may take where `GIMMAL_TEST_LIMIT_S` names no other number of seconds. It then ends by itself and says what took
+/// the time, which a run that somebody else ends cannot.
+const LIMIT_S: u64 = 4_800;
 
 /// Runs the tiers with these names, all where there are none. `true` when nothing failed.
 ///
@@ -46,10 +49,16 @@ pub fn run(names: &[String]) -> io::Result<bool> {
     fs::create_dir_all(&logs)?;
     let is_quick = names == ["quick"];
     let session = Session::new(logs, if is_quick { "" } else { SPARE });
+    let limit_s = match std::env::var("GIMMAL_TEST_LIMIT_S") {
+        Ok(text) => {
+            text.parse().map_err(|_| io::Error::other("GIMMAL_TEST_LIMIT_S is a number of seconds"))?
+        }
+        Err(_) => LIMIT_S,
+    };
     let is_interrupted = catch()?;
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| session.watch(&is_interrupted, &is_done));
+        scope.spawn(|| session.watch(&is_interrupted, &is_done, Duration::from_secs(limit_s)));
         session.carry_out(&plan, io::stdout().is_terminal(), &mut io::stdout());
         is_done.store(true, Ordering::Release);
     });
@@ -78,7 +87,12 @@ struct Session {
 #[derive(Default)]
 struct Sums {
     count: Count,
+    causes: Causes,
     failures: String,
+    /// The tiers that are over, each with the seconds that it took.
+    took: Vec<(&'static str, u64)>,
+    /// Why everything was ended before its time.
+    ended: Option<String>,
 }
 
 /// Where the tiers of one thread show what they print.
@@ -100,10 +114,15 @@ impl Session {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends everything when a signal asks for it.
-    fn watch(&self, is_interrupted: &AtomicBool, is_done: &AtomicBool) {
+    /// Ends everything when a signal asks for it, or when it has taken longer than `limit`.
+    fn watch(&self, is_interrupted: &AtomicBool, is_done: &AtomicBool, limit: Duration) {
+        let started = Instant::now();
         while !is_done.load(Ordering::Acquire) {
-            if is_interrupted.load(Ordering::Acquire) {
+            let is_late = started.elapsed() > limit;
+            if is_late || is_interrupted.load(Ordering::Acquire) {
+                let late = format!("it took longer than its limit of {} s", limit.as_secs());
+                self.sums().ended =
+                    Some(if is_late { late } else { "a signal asked for its end".to_owned() });
                 thread::scope(|scope| {
                     scope.spawn(|| self.lane.end());
                     self.front.end();
@@ -158,7 +177,7 @@ impl Session {
         for tier in &plan.last {
             if let Some(line) = tier.build {
                 // What fails here fails again in its turn, and is told there.
-                let _ = self.lane.run(&format!("{before}{line}"), &self.log(tier), &mut |_| ());
+                let _ = self.lane.run(&format!("{before}{line}"), &self.log(tier), tier.limit(), &mut |_| ());
             }
         }
         aside
@@ -195,7 +214,7 @@ impl Session {
             if step.is_timed {
                 self.lane.halt();
             }
-            let (own, is_own_good) = self.step(step.line, &log, screen);
+            let (own, is_own_good) = self.step(step.line, &log, tier.limit(), screen);
             count.add(own);
             is_good &= is_own_good;
             if step.is_timed {
@@ -211,8 +230,9 @@ impl Session {
             self.sums().failures += &failures(tier.name, &log);
         }
         let (took, budget) = (started.elapsed().as_secs(), tier.budget_s);
+        self.sums().took.push((tier.name, took));
         let over = if took > budget { ", more than its" } else { ", of a" };
-        let Count { passed, failed, skipped } = count;
+        let Count { passed, failed, skipped, .. } = count;
         let _ = writeln!(
             screen.out,
             "-- {}: {passed} ok, {failed} failed, {skipped} skipped in {took} s{over} budget of {budget} s",
@@ -221,11 +241,12 @@ impl Session {
         count
     }
 
-    fn step(&self, line: &str, log: &Path, screen: &mut Screen<'_>) -> (Count, bool) {
+    fn step(&self, line: &str, log: &Path, limit: Duration, screen: &mut Screen<'_>) -> (Count, bool) {
         let measured = Regex::new("wanted (at most )?[0-9]").expect("the pattern is a constant");
         let line = format!("{}{line}", screen.before);
         let (out, shows_all) = (&mut *screen.out, screen.shows_all);
-        let ended = screen.runner.run(&line, log, &mut |line| {
+        let ended = screen.runner.run(&line, log, limit, &mut |line| {
+            self.sums().causes.note(line);
             if shows_all || measured.is_match(line) {
                 let _ = out.write_all(line.as_bytes());
             }
@@ -239,15 +260,29 @@ impl Session {
         }
     }
 
-    /// Prints what failed, so that it stands at the end, and the sum. `true` when nothing failed.
+    /// Prints why tests were skipped, what failed, and the sum as the last line. `true` when nothing failed.
     fn conclude(&self) -> bool {
         let sums = self.sums();
+        let Count { passed, failed, skipped, .. } = sums.count;
+        if skipped > 0 {
+            println!("\n== what was skipped\n{}", sums.causes.to_string().trim_end());
+        }
+        let without = sums.causes.missing(skipped);
+        if without > 0 {
+            println!("{without:>6}  and no line says why");
+        }
         if !sums.failures.is_empty() {
             println!("\n== what failed\n{}", sums.failures.trim_end());
         }
-        let Count { passed, failed, skipped } = sums.count;
+        let mut took = sums.took.clone();
+        took.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        let took: Vec<String> = took.iter().map(|(name, took)| format!("{name} {took}")).collect();
+        println!("\n== how long the tiers took, seconds\n{}", took.join(", "));
+        if let Some(why) = &sums.ended {
+            println!("\n== not all of it ran: {why}");
+        }
         println!("\n{passed} passed, {failed} failed, {skipped} skipped");
-        failed == 0
+        failed == 0 && sums.ended.is_none()
     }
 }
 
@@ -285,7 +320,11 @@ mod tests {
         Turn::Lab,
         &[step("echo 2 passed, 0 failed", true), step("false", false), step("echo never", false)],
     );
-    const EARLY: Tier = tier("early", Turn::FromStart, &[step("echo 3 passed, 0 failed, 1 skipped", false)]);
+    const EARLY: Tier = tier(
+        "early",
+        Turn::FromStart,
+        &[step("echo SKIP one: no such device; echo 3 passed, 0 failed, 1 skipped", false)],
+    );
     const BESIDE: Tier = tier("beside", Turn::BesideLab, &[step("true", false)]);
     const LAST: Tier =
         Tier { build: Some("echo built"), ..tier("last", Turn::AfterLab, &[step("echo run", false)]) };
@@ -314,7 +353,8 @@ mod tests {
         assert!(text.contains("wanted 1"), "{text}");
         assert_eq!(fs::read_to_string(folder.path().join("last.log")).unwrap(), "built\nrun\n");
         let sum = session.sums().count;
-        assert_eq!(sum, Count { passed: 8, failed: 1, skipped: 1 });
+        assert_eq!(sum, Count { passed: 8, failed: 1, skipped: 1, unseen: 0 });
+        assert_eq!(session.sums().causes.to_string(), "     1  no such device\n");
         assert!(!session.conclude());
     }
 

@@ -1,4 +1,4 @@
-//! Server and client as two processes, over shared memory or over the RDMA CM of the lab.
+//! Server and client as two processes, over shared memory, TCP or the RDMA CM of the lab.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -20,6 +20,7 @@ const FABRIC_BYTES: u64 = 48 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Provider {
     Shm,
+    Tcp,
     Verbs,
 }
 
@@ -35,6 +36,7 @@ pub(crate) fn run(
     }
     let address = match provider {
         Provider::Shm => format!("shm://files-{}", std::process::id()),
+        Provider::Tcp => "tcp://127.0.0.1:0".to_owned(),
         Provider::Verbs => {
             let variable = format!("GIMMAL_{}_ADDR", fabric.to_uppercase());
             let host = std::env::var(&variable)

@@ -29,7 +29,7 @@ enum Command {
     Serve {
         /// The folder.
         folder: PathBuf,
-        /// Where: shm://name, rdma://host:port.
+        /// Where: shm://name, tcp://host:port, rdma://host:port.
         #[arg(long)]
         address: String,
     },

@@ -113,7 +113,7 @@ fn serve(args: &Args) -> anyhow::Result<()> {
         node.send(args)?;
     }
     complete(&mut nodes, args.messages, args.messages, args)?;
-    for node in &mut nodes {
+    for node in nodes.iter_mut().filter(|_| args.messages > 0) {
         node.connection.disconnect()?;
     }
     for node in &mut nodes {
@@ -148,6 +148,10 @@ fn connect(args: &Args, server: &str) -> anyhow::Result<()> {
     }
     complete(&mut nodes, args.messages, 0, args)?;
     for node in &mut nodes {
+        if args.messages == 0 {
+            // cmtime's server leaves the end to its clients.
+            node.connection.disconnect()?;
+        }
         node.connection.wait_closed(STEP)?;
     }
     println!("{} connections, {} messages each way", nodes.len(), args.messages);

@@ -27,6 +27,7 @@ pub(super) struct Container {
     pub(super) rename_all_fields: Option<String>,
     pub(super) is_transparent: bool,
     pub(super) has_default: bool,
+    pub(super) denies_unknown: bool,
     /// Attributes that need names on the wire, as spelled.
     notes: Vec<String>,
 }
@@ -39,6 +40,12 @@ pub(super) struct Part {
     pub(super) has_default: bool,
     /// Of a variant, for its fields.
     pub(super) rename_all: Option<String>,
+    /// Other names by which it is read.
+    pub(super) aliases: Vec<String>,
+    /// A variant that is read for unknown ones.
+    pub(super) is_other: bool,
+    /// It is written only at times.
+    skips_if: bool,
     skips_writing: bool,
     skips_reading: bool,
     notes: Vec<String>,
@@ -163,9 +170,8 @@ impl Container {
                 self.notes.push(format!("`#[serde({attribute} = \"{}\")]`", text(meta)?.value()));
             }
             "untagged" => self.notes.push("`#[serde(untagged)]`".to_owned()),
-            "rename" | "bound" | "crate" | "expecting" | "deny_unknown_fields" | "non_exhaustive" => {
-                ignore(meta)?
-            }
+            "deny_unknown_fields" => self.denies_unknown = true,
+            "rename" | "bound" | "crate" | "expecting" | "non_exhaustive" => ignore(meta)?,
             other if self.opaque.is_some() => {
                 let _ = other;
                 ignore(meta)?;
@@ -195,6 +201,9 @@ impl Part {
             written: Written::Plain,
             has_default: false,
             rename_all: None,
+            aliases: Vec::new(),
+            is_other: false,
+            skips_if: false,
             skips_writing: false,
             skips_reading: false,
             notes: Vec::new(),
@@ -234,11 +243,14 @@ impl Part {
             "skip_deserializing" => self.skips_reading = true,
             "skip_serializing_if" => {
                 text(meta)?;
+                self.skips_if = true;
                 self.notes.push("`#[serde(skip_serializing_if)]`".to_owned());
             }
             attribute @ ("flatten" | "untagged" | "other") => {
-                self.notes.push(format!("`#[serde({attribute})]`"))
+                self.is_other |= attribute == "other";
+                self.notes.push(format!("`#[serde({attribute})]`"));
             }
+            "alias" => self.aliases.push(text(meta)?.value()),
             attribute @ ("with" | "serialize_with" | "deserialize_with") => {
                 let by = text(meta)?;
                 if by.value().starts_with("serde_bytes") {
@@ -250,7 +262,7 @@ impl Part {
                     *hidden = Some(Error::new_spanned(&by, what));
                 }
             }
-            "alias" | "borrow" | "bound" => ignore(meta)?,
+            "borrow" | "bound" => ignore(meta)?,
             other => {
                 *hidden = unknown::<()>(meta, other).err();
                 ignore(meta)?;
@@ -262,6 +274,11 @@ impl Part {
     /// Whether a field is neither written nor read.
     pub(super) const fn is_skipped(&self) -> bool {
         self.skips_writing && self.skips_reading
+    }
+
+    /// Whether a field that is read may not be written.
+    pub(super) const fn may_be_absent(&self) -> bool {
+        self.skips_if || self.skips_writing
     }
 
     /// Whether a variant is not read.

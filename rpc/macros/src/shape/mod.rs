@@ -84,6 +84,12 @@ impl Expander<'_> {
         Ok(None)
     }
 
+    /// A list of names.
+    fn texts(&self, names: &[String]) -> TokenStream {
+        let private = self.private;
+        quote!(#private::list([#(#private::text(#names)),*]))
+    }
+
     /// Asks a type for its place in the table. A complaint about it points at the type.
     fn asked(&self, ty: &Type) -> TokenStream {
         let private = self.private;
@@ -127,7 +133,8 @@ impl Expander<'_> {
             let is_option =
                 spelled(&field.ty).starts_with("Option<") && matches!(part.written, Written::Plain);
             let is_optional = part.has_default || self.container.has_default || is_option;
-            all.push(quote!(#private::field(#wire, #place, #is_optional)));
+            let (may_be_absent, aliases) = (part.may_be_absent(), self.texts(&part.aliases));
+            all.push(quote!(#private::field(#wire, #place, #is_optional, #may_be_absent, #aliases)));
         }
         Ok(quote!(#private::list([#(#all),*])))
     }
@@ -150,7 +157,14 @@ impl Expander<'_> {
         Ok(match fields {
             Fields::Named(_) => {
                 let fields = self.named(name, fields, container.rename_all.as_deref(), notes)?;
-                quote!(#private::Type::Struct { name: #private::text(#name), fields: #fields })
+                let denies_unknown = container.denies_unknown;
+                quote! {
+                    #private::Type::Struct {
+                        name: #private::text(#name),
+                        fields: #fields,
+                        denies_unknown: #denies_unknown,
+                    }
+                }
             }
             Fields::Unnamed(_) => {
                 let types = self.unnamed(name, fields, notes)?;
@@ -197,12 +211,23 @@ impl Expander<'_> {
                     }
                 }
             };
+            let (aliases, is_other) = (self.texts(&part.aliases), part.is_other);
             all.push(quote! {
-                #private::Variant { name: #private::text(#wire), contents: #private::Contents::#contents }
+                #private::Variant {
+                    name: #private::text(#wire),
+                    contents: #private::Contents::#contents,
+                    aliases: #aliases,
+                    is_other: #is_other,
+                }
             });
         }
+        let denies_unknown = container.denies_unknown;
         Ok(quote! {
-            #private::Type::Enum { name: #private::text(#name), variants: #private::list([#(#all),*]) }
+            #private::Type::Enum {
+                name: #private::text(#name),
+                variants: #private::list([#(#all),*]),
+                denies_unknown: #denies_unknown,
+            }
         })
     }
 }

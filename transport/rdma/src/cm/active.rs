@@ -18,10 +18,12 @@ use std::{
 use crate::{
     cm::{
         connection::Connection,
-        endpoint::{Device, Endpoint, QpPlan, endpoints},
+        device::Device,
+        endpoint::{Endpoint, QpPlan, endpoints},
         error::{CmError, call},
         listener::Listener,
         params::{ConnectParam, Depths, DeviceDepths},
+        shared::SharedReceives,
         target::Target,
         wait::{self},
     },
@@ -33,7 +35,8 @@ use crate::{
         event::EventKind,
         params::ConnectParams,
         path::PathData,
-        space::PortSpace,
+        record::PathRecord,
+        space::{PortSpace, QpType},
     },
     thread,
     wait::Deadline,
@@ -50,8 +53,9 @@ impl Draft {
     /// An id of its own event channel (`rdma_create_id(3)`).
     ///
     /// # Errors
-    /// [`CmError::Device`] without an RDMA CM in the kernel.
+    /// [`CmError::Device`] without an RDMA CM in the kernel; [`CmError::Unsupported`] in the port spaces of datagrams.
     pub fn new(port_space: PortSpace) -> Result<Self, CmError> {
+        connects(Some(port_space), None)?;
         let channel = EventChannel::new()?;
         let id = CmId::new(&channel, port_space).map_err(call("rdma_create_id"))?;
         Ok(Self { id, channel })
@@ -65,7 +69,8 @@ impl Draft {
         set_tos(&self.id, tos)
     }
 
-    /// Lets the address be bound although an older connection still holds it (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Lets the address be bound while another id has it that also allowed this (`RDMA_OPTION_ID_REUSEADDR`). Behind
+    /// TIME_WAIT an address is free without it.
     ///
     /// # Errors
     /// [`CmError::Device`].
@@ -110,6 +115,21 @@ impl Draft {
         let device = Device::of(&self.id)?;
         Ok(Resolved { id: self.id, channel: self.channel, device })
     }
+}
+
+/// Refuses what is not connected reliably.
+pub(crate) fn connects(space: Option<PortSpace>, kind: Option<QpType>) -> Result<(), CmError> {
+    let (what, why) = match (space, kind) {
+        (Some(PortSpace::Udp), _) | (_, Some(QpType::Ud)) => {
+            ("a datagram queue pair", "connections are reliable; use datagram::Datagram")
+        }
+        (Some(PortSpace::IpOib), _) => ("the port space IPOIB", "its groups are IP over InfiniBand's own"),
+        (_, Some(QpType::Uc)) => {
+            ("an unreliable connection", "neither the CM's IP port spaces nor cm make one")
+        }
+        _ => return Ok(()),
+    };
+    Err(CmError::Unsupported { what, why })
 }
 
 fn set_tos(id: &CmId, tos: u8) -> Result<(), CmError> {
@@ -189,6 +209,18 @@ pub struct Routed {
 }
 
 impl Routed {
+    /// An id that has its route already.
+    pub(crate) fn of(id: CmId, channel: Arc<EventChannel>) -> Result<Self, CmError> {
+        let device = Device::of(&id)?;
+        Ok(Self { id, channel, device })
+    }
+
+    /// The routes that the CM found.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathRecord> {
+        PathRecord::of(&self.id)
+    }
+
     /// The device that the route leaves by, and its port: `("rxe0", 1)`.
     #[must_use]
     pub fn device(&self) -> (String, u8) {
@@ -215,7 +247,16 @@ impl Routed {
     /// [`CmError::Device`] for sizes the device has not, [`CmError::Unsupported`] for a queue pair of our own making
     /// on iWARP, [`CmError::Device`].
     pub fn endpoint(self, plan: QpPlan) -> Result<Dialing, CmError> {
-        Ok(Dialing { endpoint: Endpoint::new(self.id, self.channel, plan)? })
+        Ok(Dialing { endpoint: Endpoint::new(self.id, self.channel, plan, None)? })
+    }
+
+    /// Makes the queue pair, whose receives come from `shared`.
+    ///
+    /// # Errors
+    /// As [`Routed::endpoint`]; [`CmError::Unsupported`] for receives of another device.
+    pub fn endpoint_on(self, plan: QpPlan, shared: &SharedReceives) -> Result<Dialing, CmError> {
+        let shared = Some(shared.clone());
+        Ok(Dialing { endpoint: Endpoint::new(self.id, self.channel, plan, shared)? })
     }
 }
 
@@ -287,6 +328,7 @@ fn one<T>(
     let to = target
         .destination
         .ok_or(CmError::Unsupported { what: "connecting", why: "the result is for listening" })?;
+    connects(target.port_space, target.qp_type)?;
     let draft = Draft::new(target.port_space.unwrap_or(PortSpace::Tcp))?;
     if let Some(tos) = options.type_of_service {
         draft.type_of_service(tos)?;
@@ -345,7 +387,7 @@ impl Dialing {
             own.ready(&endpoint.id, responder_resources, initiator_depth)?;
             endpoint.id.establish().map_err(call("rdma_establish"))?;
         }
-        Ok(Connection::new(endpoint, depths, event.private().to_vec()))
+        Ok(Connection::new(endpoint, depths, event))
     }
 }
 
@@ -379,5 +421,18 @@ fn reap(endpoint: Endpoint) {
     }
     if let Err(error) = thread::spawn("rdma-reap", move || drop(endpoint)) {
         tracing::warn!(%error, "no thread to destroy an unanswered id");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before any library is opened.
+    #[test]
+    fn a_draft_of_datagrams_is_refused() {
+        for space in [PortSpace::Udp, PortSpace::IpOib] {
+            assert!(matches!(Draft::new(space), Err(CmError::Unsupported { .. })));
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! An established connection: work posted by ranges, completions waited for with a deadline.
 
-use std::time::Duration;
+use std::{collections::VecDeque, os::fd::BorrowedFd, time::Duration};
 
 use crate::{
     cm::{
@@ -9,16 +9,21 @@ use crate::{
         memory::{RemoteBuffer, Span, Work},
         operation::Operation,
         params::Depths,
+        shared::SharedReceives,
+        transfer::{SendFlags, Transfer},
         wait::{self},
     },
     id::event::{CmEvent, EventKind},
+    sys,
     verbs::{
         cq::{Completion, Harvest, STATUS_FLUSHED},
-        lists::SendList,
-        qp::{Flags, RemoteBytes},
+        gather,
     },
     wait::Deadline,
 };
+
+/// Events that are kept for [`Connection::next_event`]; the oldest go first.
+const EVENTS_KEPT: usize = 64;
 
 /// Work that completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,8 +32,45 @@ pub struct Done {
     pub operation: Operation,
     /// What it was posted with.
     pub token: u64,
-    /// Its range, which is ours again; of a receive, the part that was filled.
+    /// Its first piece, which is ours again like the others; of a receive, the part that was filled.
     pub span: Span,
+    /// Bytes of all pieces; of a receive, those that arrived.
+    pub bytes: u64,
+    /// The number that the peer sent along.
+    pub imm: Option<u32>,
+}
+
+/// What the CM said of an established connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// 0, a negative errno, or a reject code.
+    pub status: i32,
+}
+
+/// A completion as the library wrote it.
+struct Raw {
+    wr_id: u64,
+    status: u32,
+    vendor: u32,
+    bytes: u32,
+    imm: Option<u32>,
+}
+
+impl Raw {
+    fn of(wc: &sys::ibv_wc) -> Self {
+        // SAFETY: both members are u32, and the place was zeroed when it was made; `wc_flags` says what it means.
+        let imm = u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data });
+        let has_imm = wc.status == 0 && wc.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        Self {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            vendor: wc.vendor_err,
+            bytes: wc.byte_len,
+            imm: has_imm.then_some(imm),
+        }
+    }
 }
 
 /// A connection. Dropping it disconnects, and destroys everything in the right order.
@@ -36,27 +78,36 @@ pub struct Done {
 pub struct Connection {
     endpoint: Endpoint,
     depths: Depths,
-    private_data: Vec<u8>,
+    said: CmEvent,
     ready: Harvest,
-    list: SendList,
-    /// READs outstanding.
+    /// Send requests that are posted, in order; an unsignalled one is over with the next that completes.
+    order: VecDeque<u64>,
+    /// Those of them that complete by themselves.
+    signalled: u32,
+    events: VecDeque<ConnectionEvent>,
+    /// READs and atomics outstanding.
     reads: u32,
     down: bool,
+    /// The status of DEVICE_REMOVAL.
+    removed: Option<i32>,
     disconnected: bool,
 }
 
 endpoints! { Connection }
 
 impl Connection {
-    pub(crate) fn new(endpoint: Endpoint, depths: Depths, private_data: Vec<u8>) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, depths: Depths, said: CmEvent) -> Self {
         Self {
             endpoint,
             depths,
-            private_data,
+            said,
             ready: Harvest::new(),
-            list: SendList::new(1),
+            order: VecDeque::new(),
+            signalled: 0,
+            events: VecDeque::new(),
             reads: 0,
             down: false,
+            removed: None,
             disconnected: false,
         }
     }
@@ -70,7 +121,40 @@ impl Connection {
     /// What the peer sent with its request or its accept; padded with zeroes on InfiniBand and RoCE.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
-        &self.private_data
+        self.said.private()
+    }
+
+    /// What the peer said with its request or its accept: depths as seen from here, flow control, retries, its queue pair.
+    #[must_use]
+    pub fn peer_said(&self) -> &CmEvent {
+        &self.said
+    }
+
+    /// The next thing that the CM said of the connection since it was established: its end, doubts (UNREACHABLE,
+    /// ADDR_CHANGE), TIMEWAIT_EXIT, and what this crate does not know. `None` when there is nothing new. 64 are kept.
+    ///
+    /// # Errors
+    /// [`CmError::Device`] when the channel itself is broken.
+    pub fn next_event(&mut self) -> Result<Option<ConnectionEvent>, CmError> {
+        self.look_at_events()?;
+        Ok(self.events.pop_front())
+    }
+
+    /// What to wait on in an event loop: readable when a completion, or an event of the CM, waits. Call
+    /// [`Connection::arm`] before each wait, then [`Connection::try_completion`] until there is none.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.endpoint.queue.fd(), self.endpoint.channel.fd()]
+    }
+
+    /// Makes the next completion readable (`ibv_req_notify_cq(3)`). Those that came before are not: look for them after
+    /// this call.
+    ///
+    /// # Errors
+    /// [`CmError::Device`].
+    pub fn arm(&self) -> Result<(), CmError> {
+        self.endpoint.queue.quiet();
+        self.endpoint.queue.arm().map_err(call("ibv_req_notify_cq"))
     }
 
     /// Waits for ESTABLISHED. A receive that completes before counts as it: the CM's last message may be late or lost.
@@ -90,7 +174,7 @@ impl Connection {
             {
                 match event.kind {
                     EventKind::Established if event.status == 0 => return Ok(()),
-                    EventKind::AddrChange | EventKind::TimewaitExit | EventKind::Other(_) => {}
+                    kind if wait::is_hint(kind) => self.note(&event),
                     _ => return Err(wait::failed(&event, STEP)),
                 }
             }
@@ -122,7 +206,7 @@ impl Connection {
     /// # Errors
     /// [`CmError::Full`], [`CmError::Posted`], [`CmError::Device`].
     pub fn post_send(&mut self, span: Span, token: u64) -> Result<(), CmError> {
-        self.post(Operation::Send, span, None, token)
+        self.post(Transfer::Send, &[span], SendFlags::default(), token)
     }
 
     /// Brings the first bytes of `from` into `into`; its buffer needs [`Access::ReadSink`](crate::cm::Access) or more.
@@ -131,16 +215,7 @@ impl Connection {
     /// [`CmError::NoReads`] when the granted initiator_depth is 0, [`CmError::ReadsFull`] when so many are
     /// outstanding (devices round the number up, peers need not); else as [`Connection::post_send`].
     pub fn post_read(&mut self, into: Span, from: RemoteBuffer, token: u64) -> Result<(), CmError> {
-        let granted = self.depths.initiator_depth.granted;
-        if granted == 0 {
-            return Err(CmError::NoReads { why: self.depths.initiator_depth.to_string() });
-        }
-        if self.reads == u32::from(granted) {
-            return Err(CmError::ReadsFull { granted: granted.into() });
-        }
-        self.post(Operation::Read, into, Some(from), token)?;
-        self.reads += 1;
-        Ok(())
+        self.post(Transfer::Read(from), &[into], SendFlags::default(), token)
     }
 
     /// Puts `from` to the first bytes of `to`.
@@ -148,47 +223,100 @@ impl Connection {
     /// # Errors
     /// As [`Connection::post_send`].
     pub fn post_write(&mut self, from: Span, to: RemoteBuffer, token: u64) -> Result<(), CmError> {
-        self.post(Operation::Write, from, Some(to), token)
+        self.post(Transfer::Write(to), &[from], SendFlags::default(), token)
     }
 
-    fn post(
+    /// Posts any work: of several pieces, with a number beside it, inline, unsignalled, atomic.
+    ///
+    /// # Errors
+    /// As [`Connection::post_send`] and [`Connection::post_read`]; [`CmError::Unsupported`] for what iWARP or the device
+    /// lacks, and for an unsignalled request that would fill the queue: nothing would ever complete.
+    pub fn post(
         &mut self,
-        operation: Operation,
-        span: Span,
-        remote: Option<RemoteBuffer>,
+        transfer: Transfer,
+        pieces: &[Span],
+        flags: SendFlags,
         token: u64,
     ) -> Result<(), CmError> {
-        if let Some(remote) = remote.filter(|remote| span.len() as u64 > remote.bytes) {
-            return Err(above("bytes of a transfer (the peer's buffer)", span.len() as u64, remote.bytes));
+        let operation = transfer.operation();
+        let mut work = Work::new(operation, token, pieces);
+        self.may_post(transfer, pieces, flags, work.bytes())?;
+        if flags.inline {
+            work = work.inline();
         }
-        if self.endpoint.sends == self.endpoint.plan.send_entries {
-            return Err(CmError::Full);
-        }
-        let (id, local) = self.endpoint.memory.post(Work { operation, token, span })?;
-        let flags = Flags { signalled: true, inline: false };
-        let remote = remote.map(|remote| RemoteBytes { address: remote.address, rkey: remote.rkey });
-        match (operation, remote) {
-            (Operation::Read, Some(remote)) => self.list.read(id, local, remote),
-            (Operation::Write, Some(remote)) => self.list.write(id, local, remote, flags),
-            _ => self.list.send(id, local, flags),
-        }
-        if let Err(error) = self.list.post(&self.endpoint.qp) {
+        let (id, pieces) = self.endpoint.memory.post(work)?;
+        let posted = gather::post_send(&self.endpoint.qp, id, transfer.verb(), &pieces, flags.raw());
+        if let Err(errno) = posted {
             self.endpoint.memory.end(id);
-            return Err(call("ibv_post_send")(error.errno));
+            return Err(call("ibv_post_send")(errno));
         }
         self.endpoint.sends += 1;
+        self.order.push_back(id);
+        self.signalled += u32::from(flags.signalled);
+        self.reads += u32::from(matches!(operation, Operation::Read | Operation::Atomic));
         Ok(())
+    }
+
+    /// Refuses what the device would.
+    fn may_post(
+        &self,
+        transfer: Transfer,
+        pieces: &[Span],
+        flags: SendFlags,
+        bytes: u64,
+    ) -> Result<(), CmError> {
+        let limits = &self.endpoint.device.limits;
+        if let Some(what) = transfer.beyond_iwarp().filter(|_| limits.iwarp) {
+            return Err(CmError::Unsupported { what, why: "iWARP has none" });
+        }
+        self.endpoint.fits(pieces)?;
+        if let Some(remote) = transfer.remote().filter(|remote| bytes > remote.bytes) {
+            return Err(above("bytes of a transfer (the peer's buffer)", bytes, remote.bytes));
+        }
+        if flags.inline && bytes > self.endpoint.qp.inline_bytes.into() {
+            return Err(above("inline bytes", bytes, self.endpoint.qp.inline_bytes.into()));
+        }
+        match transfer.operation() {
+            Operation::Atomic if !limits.atomics => {
+                return Err(CmError::Unsupported { what: "an atomic operation", why: "the device has none" });
+            }
+            Operation::Atomic if bytes != 8 || pieces.len() != 1 => {
+                return Err(above("bytes of an atomic operation (exactly 8)", bytes, 8));
+            }
+            Operation::Read | Operation::Atomic => {
+                let granted = self.depths.initiator_depth.granted;
+                if flags.inline {
+                    return Err(CmError::Unsupported { what: "inline", why: "it brings bytes here" });
+                }
+                if granted == 0 {
+                    return Err(CmError::NoReads { why: self.depths.initiator_depth.to_string() });
+                }
+                if self.reads >= u32::from(granted) {
+                    return Err(CmError::ReadsFull { granted: granted.into() });
+                }
+            }
+            _ => {}
+        }
+        let room = self.endpoint.plan.send_entries - self.endpoint.sends;
+        match room {
+            0 => Err(CmError::Full),
+            1 if self.signalled == 0 && !flags.signalled => Err(CmError::Unsupported {
+                what: "an unsignalled request",
+                why: "none of those that fill the queue would complete; let this one be signalled",
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// The next completion, in order, waiting at most `timeout`.
     ///
     /// # Errors
     /// [`CmError::Timeout`]; [`CmError::Work`] when the work failed; [`CmError::Closed`] when the connection is over
-    /// and every completion that had succeeded was handed out.
+    /// and every completion that had succeeded was handed out; [`CmError::Event`] when the device is being removed.
     pub fn completion(&mut self, timeout: Duration) -> Result<Done, CmError> {
         let limit = Deadline::after(timeout);
         loop {
-            if let Some(completion) = self.ready.take() {
+            if let Some(completion) = self.ready.take_raw().map(Raw::of) {
                 match self.finish(&completion) {
                     Some(result) => return result,
                     None => continue,
@@ -201,6 +329,13 @@ impl Connection {
             self.look_at_events()?;
             if self.fetch()? {
                 continue;
+            }
+            if let Some(status) = self.removed {
+                return Err(CmError::Event {
+                    event: EventKind::DeviceRemoval.name(),
+                    status,
+                    step: "connected",
+                });
             }
             if self.down {
                 return Err(CmError::Closed);
@@ -233,27 +368,23 @@ impl Connection {
     }
 
     /// `None`: not of ours.
-    fn finish(&mut self, completion: &Completion) -> Option<Result<Done, CmError>> {
-        let Work { operation, token, span } = self.endpoint.memory.end(completion.wr_id)?;
-        if operation == Operation::Read {
-            self.reads = self.reads.saturating_sub(1);
-        }
-        let counter = match operation {
-            Operation::Receive => &mut self.endpoint.receives,
-            _ => &mut self.endpoint.sends,
-        };
-        *counter = counter.saturating_sub(1);
+    fn finish(&mut self, completion: &Raw) -> Option<Result<Done, CmError>> {
+        let work = self.end(completion.wr_id)?;
+        let (operation, token) = (work.operation, work.token);
         Some(match completion.status {
-            0 if operation == Operation::Receive => {
-                Ok(Done { operation, token, span: span.first(completion.bytes as usize) })
+            0 => {
+                let is_receive = operation == Operation::Receive;
+                let bytes = if is_receive { u64::from(completion.bytes) } else { work.bytes() };
+                let filled = usize::try_from(bytes).unwrap_or(usize::MAX);
+                let span = if is_receive { work.span.first(filled) } else { work.span };
+                Ok(Done { operation, token, span, bytes, imm: completion.imm })
             }
-            0 => Ok(Done { operation, token, span }),
             STATUS_FLUSHED => {
                 self.down = true;
                 // Several work requests are flushed at once; their ranges are free again with the first.
                 let is_flushed = |next: &Completion| (next.status == STATUS_FLUSHED).then_some(next.wr_id);
                 while let Some(id) = self.ready.take_new_if(is_flushed) {
-                    self.endpoint.memory.end(id);
+                    self.end(id);
                 }
                 Err(CmError::Closed)
             }
@@ -263,20 +394,48 @@ impl Connection {
         })
     }
 
+    /// Takes back what a completed request had, and what the unsignalled ones before it had.
+    fn end(&mut self, wr_id: u64) -> Option<Work> {
+        if SharedReceives::has(wr_id) {
+            return self.endpoint.shared.as_ref()?.end(wr_id);
+        }
+        let work = self.endpoint.memory.end(wr_id)?;
+        if work.operation == Operation::Receive {
+            self.endpoint.receives = self.endpoint.receives.saturating_sub(1);
+            return Some(work);
+        }
+        self.over(&work);
+        while let Some(earlier) = self.order.pop_front().filter(|&earlier| earlier != wr_id) {
+            if let Some(earlier) = self.endpoint.memory.end(earlier) {
+                self.over(&earlier);
+            }
+        }
+        self.signalled = self.signalled.saturating_sub(1);
+        Some(work)
+    }
+
+    fn over(&mut self, work: &Work) {
+        self.endpoint.sends = self.endpoint.sends.saturating_sub(1);
+        if matches!(work.operation, Operation::Read | Operation::Atomic) {
+            self.reads = self.reads.saturating_sub(1);
+        }
+    }
+
+    fn note(&mut self, event: &CmEvent) {
+        if self.events.len() == EVENTS_KEPT {
+            self.events.pop_front();
+        }
+        self.events.push_back(ConnectionEvent { kind: event.kind, status: event.status });
+    }
+
     fn look_at_events(&mut self) -> Result<(), CmError> {
         while let Some(event) = CmEvent::next(&self.endpoint.channel).map_err(call("rdma_get_cm_event"))? {
+            self.note(&event);
             match event.kind {
                 // Rejected: it went while its CM, or ours, still waited for the last message of the handshake.
                 EventKind::Disconnected | EventKind::Rejected | EventKind::ConnectError => self.down = true,
-                EventKind::DeviceRemoval => {
-                    self.down = true;
-                    return Err(CmError::Event {
-                        event: EventKind::DeviceRemoval.name(),
-                        status: event.status,
-                        step: "connected",
-                    });
-                }
-                _ => tracing::debug!(?event, "passed over on a live connection"),
+                EventKind::DeviceRemoval => (self.down, self.removed) = (true, Some(event.status)),
+                _ => tracing::debug!(?event, "on a live connection"),
             }
         }
         Ok(())
@@ -300,13 +459,13 @@ impl Connection {
     /// Waits until the peer disconnected; completions are dropped.
     ///
     /// # Errors
-    /// [`CmError::Timeout`].
+    /// [`CmError::Timeout`]; [`CmError::Event`] when the device is being removed.
     pub fn wait_closed(&mut self, timeout: Duration) -> Result<(), CmError> {
         let limit = Deadline::after(timeout);
         loop {
             match self.completion(limit.left()) {
                 Err(CmError::Closed) => return Ok(()),
-                Err(error @ CmError::Timeout { .. }) => return Err(error),
+                Err(error @ (CmError::Timeout { .. } | CmError::Event { .. })) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
         }

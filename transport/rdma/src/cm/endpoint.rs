@@ -4,25 +4,29 @@ use std::sync::Arc;
 
 use crate::{
     cm::{
+        device::Device,
         error::{CmError, above, call},
         memory::{Access, Blocks, Buffer, RemoteBuffer, Span, Work},
         operation::Operation,
-        own_qp::{OwnQp, QpView, view},
         params::DeviceDepths,
+        shared::SharedReceives,
+        view::{QpView, view},
     },
     id::{
         address::CmAddress,
         channel::EventChannel,
-        cm_id::{CmId, IdOption},
-        event::CmEvent,
+        cm_id::{CmId, IdInfo},
+        own_qp::OwnQp,
         params::QpRequest,
         space::QpType,
     },
     verbs::{
-        context::{Context, DeviceLimits, Pd},
+        context::Pd,
         cq::Cq,
-        lists::RecvList,
+        events::{AsyncEvent, DeviceEvent},
+        gather::{self, PIECES_MAX},
         qp::Qp,
+        srq::Srq,
     },
 };
 
@@ -43,54 +47,17 @@ pub struct QpPlan {
     pub send_entries: u32,
     /// Receives that may be posted at a time.
     pub recv_entries: u32,
+    /// Pieces of memory that one request may name.
+    pub pieces: u32,
+    /// Bytes that the device takes with a request, see [`SendFlags::inline`](crate::cm::SendFlags::inline).
+    pub inline_bytes: u32,
     /// The maker of the queue pair.
     pub maker: QpMaker,
 }
 
 impl Default for QpPlan {
     fn default() -> Self {
-        Self { send_entries: 16, recv_entries: 16, maker: QpMaker::Cm }
-    }
-}
-
-/// The device that an id is bound to.
-#[derive(Clone, Debug)]
-pub(crate) struct Device {
-    pub(crate) context: Arc<Context>,
-    pub(crate) limits: DeviceLimits,
-}
-
-impl Device {
-    pub(crate) fn of(id: &CmId) -> Result<Self, CmError> {
-        let unbound = CmError::Unsupported { what: "the device", why: "the id is bound to none" };
-        let context = id.context()?.ok_or(unbound)?;
-        let limits = context.query()?;
-        Ok(Self { context, limits })
-    }
-
-    pub(crate) fn depths(&self) -> DeviceDepths {
-        DeviceDepths {
-            responder_resources: self.limits.responder_resources,
-            initiator_depth: self.limits.initiator_depth,
-        }
-    }
-
-    /// Sets how long the queue pair of `id` waits for an ACK.
-    pub(crate) fn set_ack_timeout(&self, id: &CmId, exponent: u8) -> Result<(), CmError> {
-        if self.limits.iwarp {
-            return Err(CmError::Unsupported { what: "an ACK timeout", why: "iWARP has TCP's" });
-        }
-        if exponent > 31 {
-            return Err(above("ack_timeout", exponent.into(), 31));
-        }
-        id.set(IdOption::AckTimeout(exponent)).map_err(call("rdma_set_option(ACK_TIMEOUT)"))
-    }
-
-    /// What the CM's event says that the peer gives, as (responder_resources, initiator_depth).
-    pub(crate) fn granted_by(&self, event: &CmEvent) -> (u8, u8) {
-        let said = (event.responder_resources, event.initiator_depth);
-        // siw's event has the two the other way round.
-        if self.limits.iwarp { (said.1, said.0) } else { said }
+        Self { send_entries: 16, recv_entries: 16, pieces: 1, inline_bytes: 0, maker: QpMaker::Cm }
     }
 }
 
@@ -103,6 +70,8 @@ pub struct Endpoint {
     pub(crate) own: Option<OwnQp>,
     pub(crate) id: CmId,
     pub(crate) memory: Blocks,
+    /// Where its receives come from, if not from a queue of its own.
+    pub(crate) shared: Option<SharedReceives>,
     pub(crate) receives: u32,
     pub(crate) sends: u32,
     pub(crate) plan: QpPlan,
@@ -133,7 +102,12 @@ macro_rules! endpoints {
 pub(crate) use endpoints;
 
 impl Endpoint {
-    pub(crate) fn new(mut id: CmId, channel: Arc<EventChannel>, plan: QpPlan) -> Result<Self, CmError> {
+    pub(crate) fn new(
+        mut id: CmId,
+        channel: Arc<EventChannel>,
+        plan: QpPlan,
+        shared: Option<SharedReceives>,
+    ) -> Result<Self, CmError> {
         let device = Device::of(&id)?;
         if plan.maker == QpMaker::Us && device.limits.iwarp {
             return Err(CmError::Unsupported {
@@ -141,40 +115,41 @@ impl Endpoint {
                 why: "the CM of iWARP has no CONNECT_RESPONSE; let it make the queue pair",
             });
         }
-        for (field, value) in [("send_entries", plan.send_entries), ("recv_entries", plan.recv_entries)] {
-            if value == 0 || value > device.limits.qp_entries {
-                return Err(above(field, value.into(), device.limits.qp_entries.into()));
+        let (entries, pieces) = (device.limits.qp_entries, device.limits.pieces.min(MOST_PIECES));
+        for (field, value, limit) in [
+            ("send_entries", plan.send_entries, entries),
+            ("recv_entries", plan.recv_entries, entries),
+            ("pieces", plan.pieces, pieces),
+        ] {
+            if value == 0 || value > limit {
+                return Err(above(field, value.into(), limit.into()));
             }
         }
-        let pd = Pd::new(&device.context)?;
+        let pd = match &shared {
+            Some(shared) => shared.with(|_, pd, of| {
+                let is_same = of.context.key() == device.context.key();
+                let other =
+                    CmError::Unsupported { what: "the shared receives", why: "they are another device's" };
+                is_same.then(|| Arc::clone(pd)).ok_or(other)
+            })?,
+            None => Pd::new(&device.context)?,
+        };
         let entries = plan.send_entries.saturating_add(plan.recv_entries);
         let queue = if device.limits.iwarp {
             Cq::new(&device.context, &device.limits)
         } else {
             Cq::with_entries(&device.context, &device.limits, entries)
         }?;
-        let request = QpRequest {
-            send_entries: plan.send_entries,
-            recv_entries: plan.recv_entries,
-            inline_bytes: 0,
-            srq: None,
-            kind: QpType::Rc,
-        };
-        let (qp, own) = match plan.maker {
-            QpMaker::Cm => {
-                let qp = id.create_qp(&pd, &queue, &queue, request);
-                (qp.map_err(call("rdma_create_qp"))?, None)
-            }
-            QpMaker::Us => {
-                let own = OwnQp::new(&id, &pd, &queue, request)?;
-                (own.licence(), Some(own))
-            }
-        };
+        let (qp, own) = match &shared {
+            Some(shared) => shared.with(|srq, _, _| make(&mut id, &pd, &queue, plan, Some(srq.srq()))),
+            None => make(&mut id, &pd, &queue, plan, None),
+        }?;
         Ok(Self {
             qp,
             own,
             id,
             memory: Blocks::new(),
+            shared,
             receives: 0,
             sends: 0,
             plan,
@@ -261,21 +236,109 @@ impl Endpoint {
     /// # Errors
     /// [`CmError::Full`], [`CmError::Posted`], [`CmError::Device`].
     pub fn post_receive(&mut self, span: Span, token: u64) -> Result<(), CmError> {
+        self.post_receive_into(&[span], token)
+    }
+
+    /// Posts a receive that fills several pieces, one after the other. None at all is enough for the number of a
+    /// [`Transfer::WriteImm`](crate::cm::Transfer::WriteImm).
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_receive`]; [`CmError::Device`] for more pieces than the plan has.
+    pub fn post_receive_into(&mut self, pieces: &[Span], token: u64) -> Result<(), CmError> {
+        if self.shared.is_some() {
+            return Err(CmError::Unsupported { what: "a receive", why: "post it to the SharedReceives" });
+        }
         if self.receives == self.plan.recv_entries {
             return Err(CmError::Full);
         }
-        let (id, local) = self.memory.post(Work { operation: Operation::Receive, token, span })?;
-        let mut list = RecvList::new(1);
-        list.push(id, Some(local));
-        if let Err(error) = list.post(&self.qp) {
+        self.fits(pieces)?;
+        let (id, pieces) = self.memory.post(Work::new(Operation::Receive, token, pieces))?;
+        if let Err(errno) = gather::post_receive(&self.qp, id, &pieces) {
             self.memory.end(id);
-            return Err(call("ibv_post_recv")(error.errno));
+            return Err(call("ibv_post_recv")(errno));
         }
         self.receives += 1;
         Ok(())
     }
 
+    /// Refuses more pieces than the queue pair takes.
+    pub(crate) fn fits(&self, pieces: &[Span]) -> Result<(), CmError> {
+        let (count, limit) = (pieces.len() as u64, u64::from(self.plan.pieces));
+        if count > limit { Err(above("pieces", count, limit)) } else { Ok(()) }
+    }
+
+    /// What the library knows of the id: addresses, GIDs, partition, port.
+    #[must_use]
+    pub fn info(&self) -> IdInfo {
+        self.id.info()
+    }
+
+    /// Whether an event of [`DeviceEvents`](crate::verbs::DeviceEvents) is about this endpoint: its queue pair, its
+    /// completion queue, its shared receives, or its whole device.
+    #[must_use]
+    pub fn concerns(&self, event: &AsyncEvent) -> bool {
+        use DeviceEvent as E;
+        if event.device != self.device.context.key() {
+            return false;
+        }
+        match event.kind {
+            E::CqErr => event.element == self.queue.address(),
+            E::SrqErr | E::SrqLimit => self
+                .shared
+                .as_ref()
+                .is_some_and(|shared| shared.with(|srq, _, _| srq.srq().address() == event.element)),
+            E::QpFatal
+            | E::QpReqErr
+            | E::QpAccessErr
+            | E::CommEst
+            | E::SqDrained
+            | E::PathMig
+            | E::PathMigErr
+            | E::LastWqe => event.element == self.qp.raw().addr(),
+            E::PortActive
+            | E::PortErr
+            | E::LidChange
+            | E::PkeyChange
+            | E::SmChange
+            | E::ClientReregister
+            | E::GidChange => event.element == usize::from(self.id.info().port),
+            E::DeviceFatal | E::WqFatal | E::Other(_) => true,
+        }
+    }
+
     pub(crate) fn qp_number(&self) -> u32 {
         if self.own.is_some() { self.qp.number() } else { 0 }
+    }
+}
+
+const MOST_PIECES: u32 = 32;
+const _: () = assert!(MOST_PIECES as usize == PIECES_MAX);
+
+/// Makes the queue pair of `id`.
+fn make(
+    id: &mut CmId,
+    pd: &Arc<Pd>,
+    queue: &Arc<Cq>,
+    plan: QpPlan,
+    srq: Option<&Srq>,
+) -> Result<(Qp, Option<OwnQp>), CmError> {
+    let request = QpRequest {
+        send_entries: plan.send_entries,
+        recv_entries: if srq.is_some() { 0 } else { plan.recv_entries },
+        pieces: plan.pieces,
+        inline_bytes: plan.inline_bytes,
+        srq,
+        kind: QpType::Rc,
+        create_flags: None,
+    };
+    match plan.maker {
+        QpMaker::Cm => {
+            let qp = id.create_qp(pd, queue, queue, request);
+            Ok((qp.map_err(call("rdma_create_qp"))?, None))
+        }
+        QpMaker::Us => {
+            let own = OwnQp::new(id, pd, queue, queue, request)?;
+            Ok((own.licence(), Some(own)))
+        }
     }
 }

@@ -8,6 +8,7 @@ use crate::{
         endpoint::{Endpoint, QpPlan, endpoints},
         error::{CmError, call},
         params::{AcceptParam, Depths, RejectData},
+        shared::SharedReceives,
         wait::{self},
     },
     id::{
@@ -15,26 +16,41 @@ use crate::{
         channel::EventChannel,
         cm_id::{CmId, IdInfo},
         event::{CmEvent, EventKind},
+        sync::SyncId,
     },
     wait::Deadline,
 };
 
 /// Listens.
 #[derive(Debug)]
-pub struct Listener {
-    id: CmId,
-    channel: Arc<EventChannel>,
+pub struct Listener(Source);
+
+/// Where requests come from.
+#[derive(Debug)]
+enum Source {
+    /// Events of a channel.
+    Channel(CmId, Arc<EventChannel>),
+    /// `rdma_get_request(3)`.
+    Sync(SyncId),
 }
 
 impl Listener {
     pub(crate) fn new(id: CmId, channel: Arc<EventChannel>) -> Self {
-        Self { id, channel }
+        Self(Source::Channel(id, channel))
+    }
+
+    /// Of an id without a channel, which listens.
+    pub(crate) fn of(id: SyncId) -> Self {
+        Self(Source::Sync(id))
     }
 
     /// Where, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> Option<CmAddress> {
-        self.id.info().local
+        match &self.0 {
+            Source::Channel(id, _) => id.info().local,
+            Source::Sync(id) => id.info().local,
+        }
     }
 
     /// The next request, waiting at most `timeout`; it has an event channel of its own from here on.
@@ -42,10 +58,24 @@ impl Listener {
     /// # Errors
     /// [`CmError::Event`] when the device goes away; drop the listener then.
     pub fn request(&mut self, timeout: Duration) -> Result<Option<Request>, CmError> {
+        match &mut self.0 {
+            Source::Channel(_, channel) => Self::next(channel, &Deadline::after(timeout)),
+            Source::Sync(id) => {
+                let Some(id) = id.request(timeout).map_err(call("rdma_get_request"))? else {
+                    return Ok(None);
+                };
+                let event = id.event().ok_or_else(|| call("rdma_get_request")(libc::EINVAL))?;
+                let channel = EventChannel::new()?;
+                let id = id.into_channel(&channel).map_err(call("rdma_migrate_id"))?;
+                Ok(Some(Request { id, channel, event }))
+            }
+        }
+    }
+
+    fn next(channel: &Arc<EventChannel>, limit: &Deadline) -> Result<Option<Request>, CmError> {
         const STEP: &str = "listening";
-        let limit = Deadline::after(timeout);
         loop {
-            let mut event = match wait::next(&self.channel, &limit, STEP) {
+            let mut event = match wait::next(channel, limit, STEP) {
                 Ok(event) => event,
                 Err(CmError::Timeout { .. }) => return Ok(None),
                 Err(error) => return Err(error),
@@ -102,7 +132,16 @@ impl Request {
     /// # Errors
     /// As [`Routed::endpoint`](crate::cm::Routed::endpoint); the request is rejected then.
     pub fn endpoint(self, plan: QpPlan) -> Result<Answering, CmError> {
-        let endpoint = Endpoint::new(self.id, self.channel, plan)?;
+        let endpoint = Endpoint::new(self.id, self.channel, plan, None)?;
+        Ok(Answering { endpoint, event: self.event })
+    }
+
+    /// Makes the queue pair, whose receives come from `shared`.
+    ///
+    /// # Errors
+    /// As [`Request::endpoint`]; [`CmError::Unsupported`] for receives of another device.
+    pub fn endpoint_on(self, plan: QpPlan, shared: &SharedReceives) -> Result<Answering, CmError> {
+        let endpoint = Endpoint::new(self.id, self.channel, plan, Some(shared.clone()))?;
         Ok(Answering { endpoint, event: self.event })
     }
 }
@@ -141,7 +180,7 @@ impl Answering {
         }
         let raw = param.raw(&depths, endpoint.qp_number());
         endpoint.id.accept(&raw).map_err(call("rdma_accept"))?;
-        let mut connection = Connection::new(endpoint, depths, event.private().to_vec());
+        let mut connection = Connection::new(endpoint, depths, event);
         connection.await_established(&limit)?;
         Ok(connection)
     }

@@ -37,13 +37,16 @@ pub enum Access {
     RemoteRead,
     /// Also where the peer may WRITE.
     RemoteWrite,
+    /// Also what the peer may change by atomic operations, and READ.
+    RemoteAtomic,
 }
 
 impl Access {
     fn rights(self, iwarp: bool) -> Rights {
         Rights {
-            remote_read: self == Self::RemoteRead,
+            remote_read: matches!(self, Self::RemoteRead | Self::RemoteAtomic),
             remote_write: self == Self::RemoteWrite || (self == Self::ReadSink && iwarp),
+            remote_atomic: self == Self::RemoteAtomic,
             ..Rights::LOCAL
         }
     }
@@ -92,6 +95,9 @@ pub struct Span {
 }
 
 impl Span {
+    /// No memory.
+    pub const NONE: Self = Self { buffer: Buffer { endpoint: 0, index: 0, bytes: 0 }, start: 0, end: 0 };
+
     /// Its length, bytes.
     #[must_use]
     pub fn len(self) -> usize {
@@ -131,11 +137,38 @@ struct Block {
 }
 
 /// Work that the device has, and with it the range.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Work {
     pub(crate) operation: Operation,
     pub(crate) token: u64,
+    /// The first piece.
     pub(crate) span: Span,
+    more: Vec<Span>,
+    /// Whether the device has the pieces; it has copied inline ones.
+    is_held: bool,
+}
+
+impl Work {
+    pub(crate) fn new(operation: Operation, token: u64, pieces: &[Span]) -> Self {
+        let (first, more) =
+            pieces.split_first().map_or((Span::NONE, &[][..]), |(first, more)| (*first, more));
+        Self { operation, token, span: first, more: more.to_vec(), is_held: true }
+    }
+
+    /// Of bytes that the device takes with the request.
+    pub(crate) fn inline(self) -> Self {
+        Self { is_held: false, ..self }
+    }
+
+    /// The pieces, none of them [`Span::NONE`].
+    fn pieces(&self) -> impl Iterator<Item = Span> {
+        std::iter::once(self.span).chain(self.more.iter().copied()).filter(|piece| *piece != Span::NONE)
+    }
+
+    /// Bytes of all pieces.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pieces().map(|piece| piece.len() as u64).sum()
+    }
 }
 
 /// Registered memory of an endpoint, named by ranges, and who has which range.
@@ -149,7 +182,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new() -> Self {
-        static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
+        static ENDPOINTS: AtomicU64 = AtomicU64::new(1);
         let endpoint = ENDPOINTS.fetch_add(1, Ordering::Relaxed);
         Self { endpoint, blocks: Vec::new(), work: Vec::new() }
     }
@@ -183,34 +216,33 @@ impl Blocks {
 
     /// Refuses what the device has: everything for `exclusive`, otherwise what it may write.
     fn is_free(&self, span: Span, exclusive: bool) -> Result<(), CmError> {
-        let taken = |work: &&Work| {
-            let posted = work.span;
-            posted.buffer.index == span.buffer.index
-                && posted.start < span.end
-                && span.start < posted.end
-                && (exclusive || work.operation.writes())
+        let counts = |work: &&Work| work.is_held && (exclusive || work.operation.writes());
+        let is_taken = |posted: &Span| {
+            posted.buffer.index == span.buffer.index && posted.start < span.end && span.start < posted.end
         };
-        match self.work.iter().flatten().find(taken) {
-            Some(Work { span, .. }) => Err(CmError::Posted { start: span.start, end: span.end }),
+        match self.work.iter().flatten().filter(counts).flat_map(Work::pieces).find(is_taken) {
+            Some(Span { start, end, .. }) => Err(CmError::Posted { start, end }),
             None => Ok(()),
         }
     }
 
-    /// Gives the range of `work` to the device, under the number that is returned.
-    pub(crate) fn post(&mut self, work: Work) -> Result<(u64, LocalBytes), CmError> {
-        let span = work.span;
-        let block = self.block(span)?;
-        self.is_free(span, work.operation.writes())?;
-        let bytes = u32::try_from(span.len())
-            .map_err(|_| above("bytes of one work request", span.len() as u64, u32::MAX.into()))?;
-        // SAFETY: the block is registered until after the queue pair is destroyed, and no reference into it is ever made.
-        let local = unsafe { LocalBytes::of(&block.region, span.start, bytes, block.mr.lkey()) };
+    /// Gives the pieces of `work` to the device, under the number that is returned.
+    pub(crate) fn post(&mut self, work: Work) -> Result<(u64, Vec<LocalBytes>), CmError> {
+        let mut pieces = Vec::with_capacity(1 + work.more.len());
+        for span in work.pieces() {
+            let block = self.block(span)?;
+            self.is_free(span, work.operation.writes())?;
+            let bytes = u32::try_from(span.len())
+                .map_err(|_| above("bytes of one work request", span.len() as u64, u32::MAX.into()))?;
+            // SAFETY: the block is registered until after the queue pair is destroyed, and no reference into it is ever made.
+            pieces.push(unsafe { LocalBytes::of(&block.region, span.start, bytes, block.mr.lkey()) });
+        }
         let free = self.work.iter().position(Option::is_none).unwrap_or_else(|| {
             self.work.push(None);
             self.work.len() - 1
         });
         self.work[free] = Some(work);
-        Ok((free as u64, local))
+        Ok((free as u64, pieces))
     }
 
     /// The device is done with it, whatever came of it.
@@ -221,10 +253,10 @@ impl Blocks {
     /// What a peer needs to reach `span`.
     pub(crate) fn expose(&self, span: Span) -> Result<RemoteBuffer, CmError> {
         let block = self.block(span)?;
-        if !matches!(block.access, Access::RemoteRead | Access::RemoteWrite) {
+        if !matches!(block.access, Access::RemoteRead | Access::RemoteWrite | Access::RemoteAtomic) {
             return Err(CmError::Unsupported {
                 what: "a key for the peer",
-                why: "the buffer was made without RemoteRead or RemoteWrite",
+                why: "the buffer was made without RemoteRead, RemoteWrite or RemoteAtomic",
             });
         }
         Ok(RemoteBuffer {

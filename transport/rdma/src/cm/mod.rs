@@ -34,35 +34,42 @@
 
 mod active;
 mod connection;
+mod device;
 mod ece;
 mod endpoint;
+mod ep;
 mod error;
 mod listener;
 mod memory;
 mod operation;
-mod own_qp;
 mod params;
 mod resolve;
 mod route;
+mod shared;
 mod target;
+mod transfer;
+mod view;
 mod wait;
 
 pub use active::{DialOptions, Dialing, Draft, Resolved, Routed, dial};
-pub use connection::{Connection, Done};
-pub use ece::Ece;
+pub use connection::{Connection, ConnectionEvent, Done};
 pub use endpoint::{Endpoint, QpMaker, QpPlan};
 pub use error::{CmError, Rejection};
 pub use listener::{Answering, Listener, Request};
 pub use memory::{Access, Buffer, RemoteBuffer, Span};
 pub use operation::Operation;
-pub use own_qp::QpView;
 pub use params::{
     AcceptData, AcceptParam, ConnParam, ConnectData, ConnectParam, Depth, Depths, DeviceDepths, GrantedDepth,
     RejectData, RetryCount,
 };
 pub use resolve::{Family, Resolve};
 pub use route::{Route, route};
+pub use shared::SharedReceives;
 pub use target::Target;
+pub use transfer::{SendFlags, Transfer};
+pub use view::QpView;
 
-pub use crate::id::{CmAddress, CmEvent, IbAddress, IdInfo, PathData, PortSpace, QpType};
+pub use crate::id::{
+    CmAddress, CmEvent, Ece, EventKind, IbAddress, IdInfo, PathData, PathRecord, PortSpace, QpType,
+};
 pub use crate::private_data::{PrivateData, TooLong};

@@ -11,12 +11,14 @@ pub enum Operation {
     Read,
     /// An RDMA WRITE of ours.
     Write,
+    /// An atomic operation of ours on the peer's memory.
+    Atomic,
 }
 
 impl Operation {
     /// Whether the device writes our memory.
     pub(crate) const fn writes(self) -> bool {
-        matches!(self, Self::Receive | Self::Read)
+        matches!(self, Self::Receive | Self::Read | Self::Atomic)
     }
 
     pub(crate) const fn name(self) -> &'static str {
@@ -25,6 +27,7 @@ impl Operation {
             Self::Receive => "receive",
             Self::Read => "RDMA READ",
             Self::Write => "RDMA WRITE",
+            Self::Atomic => "atomic operation",
         }
     }
 }

@@ -13,17 +13,20 @@ use std::{
 
 use crate::{
     cm::{
-        error::{CmError, above},
+        error::{CmError, above, call},
         target::Target,
     },
     error::require_libraries,
     id::{
         address::{AF_IB, AF_INET, AF_INET6, CmAddress, RawCmAddress},
+        cm_id::CmId,
         path::PathData,
         space::{PortSpace, QpType},
     },
     sys::{self, rai},
 };
+
+const OLDER: &str = "the installed librdmacm is older than 2025";
 
 /// Which addresses are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +70,8 @@ pub struct Resolve {
     pub no_route: bool,
     /// The service is one of an InfiniBand subnet, by its service record (`RAI_SA`, librdmacm of 2025 and later).
     pub service_record: bool,
+    /// Asks the domain name system by name (`RAI_DNS`, librdmacm of 2025 and later), which is the default everywhere.
+    pub dns: bool,
     /// Only addresses of this family (`RAI_FAMILY`).
     pub family: Option<Family>,
     /// The port space.
@@ -77,8 +82,8 @@ pub struct Resolve {
     pub source: Option<CmAddress>,
     /// An address that is known already: only routes and `ai_connect` data are looked for.
     pub destination: Option<CmAddress>,
-    /// Only paths like this one (`ai_route` of the hints); means something where a resolver knows the subnet.
-    pub route: Option<PathData>,
+    /// Only paths like these (`ai_route` of the hints); means something where a resolver knows the subnet.
+    pub routes: Vec<PathData>,
 }
 
 impl Resolve {
@@ -113,6 +118,7 @@ impl Resolve {
     /// # Errors
     /// [`CmError::Resolve`]; [`CmError::Device`] for a node or service with a NUL in it.
     pub fn run(&self) -> Result<Vec<Target>, CmError> {
+        self.is_offered()?;
         let mut targets = Vec::new();
         let mut error = None;
         for question in self.questions()? {
@@ -126,6 +132,49 @@ impl Resolve {
             (true, Some(error)) => Err(error),
             (true, None) => Err(self.failed("it has no address".to_owned())),
         }
+    }
+
+    /// Refuses flags that the installed library would pass over in silence.
+    fn is_offered(&self) -> Result<(), CmError> {
+        let what = match self {
+            Self { service_record: true, .. } => "RAI_SA",
+            Self { dns: true, .. } => "RAI_DNS",
+            _ => return Ok(()),
+        };
+        require_libraries()?;
+        match sys::newer().resolve_addrinfo {
+            Some(_) => Ok(()),
+            None => Err(CmError::Unsupported { what, why: OLDER }),
+        }
+    }
+
+    /// Starts to ask, without waiting (`rdma_resolve_addrinfo(3)`): ADDRINFO_RESOLVED or ADDRINFO_ERROR follows on the
+    /// channel of `id`. Unlike [`Resolve::run`], it gives only the first address of a name.
+    ///
+    /// # Errors
+    /// [`CmError::Unsupported`] when librdmacm is older than 2025 and lacks the function; [`CmError::Device`].
+    pub fn start(&self, id: &CmId) -> Result<(), CmError> {
+        require_libraries()?;
+        let unsupported = CmError::Unsupported { what: "rdma_resolve_addrinfo", why: OLDER };
+        let start = sys::newer().resolve_addrinfo.ok_or(unsupported)?;
+        let returned = self.lend(|node, service, hints| {
+            // SAFETY: the id is live; the strings end with NULs, and all three are lent during the call.
+            unsafe { start(id.raw(), node, service, hints) }
+        })?;
+        sys::cm_result(returned).map_err(call("rdma_resolve_addrinfo"))
+    }
+
+    /// The answer to [`Resolve::start`], after ADDRINFO_RESOLVED (`rdma_query_addrinfo(3)`).
+    ///
+    /// # Errors
+    /// [`CmError::Unsupported`] when librdmacm is older than 2025 and lacks the function; [`CmError::Device`].
+    pub fn answer(id: &CmId) -> Result<Vec<Target>, CmError> {
+        let unsupported = CmError::Unsupported { what: "rdma_query_addrinfo", why: OLDER };
+        let query = sys::newer().query_addrinfo.ok_or(unsupported)?;
+        let mut list = std::ptr::null_mut();
+        // SAFETY: the id is live, and `list` is a place for one pointer.
+        sys::cm_result(unsafe { query(id.raw(), &raw mut list) }).map_err(call("rdma_query_addrinfo"))?;
+        Ok(List(NonNull::new(list)).targets())
     }
 
     /// One question for each address of the name, in the order of the name service.
@@ -176,6 +225,7 @@ impl Resolve {
             (self.no_route, rai::NOROUTE),
             (self.family.is_some(), rai::FAMILY),
             (self.service_record, rai::SA),
+            (self.dns, rai::DNS),
         ] {
             if wanted {
                 flags |= flag;
@@ -187,6 +237,27 @@ impl Resolve {
     /// One call.
     fn ask(&self) -> Result<Vec<Target>, CmError> {
         require_libraries()?;
+        let mut list = std::ptr::null_mut();
+        let returned = self.lend(|node, service, hints| {
+            // SAFETY: the strings end with NULs, and all three are lent during the call; `list` is ours.
+            unsafe { sys::rdma_getaddrinfo(node, service, hints, &raw mut list) }
+        })?;
+        if returned != 0 {
+            return Err(self.failed(getaddrinfo_error(returned)));
+        }
+        let mut targets = List(NonNull::new(list)).targets();
+        for target in &mut targets {
+            target.source = target.source.or(self.source);
+            target.destination = target.destination.or(self.destination);
+        }
+        Ok(targets)
+    }
+
+    /// Lends the question to `call` as the library takes it: node, service, hints.
+    fn lend(
+        &self,
+        call: impl FnOnce(*const c_char, *const c_char, *const sys::rdma_addrinfo) -> i32,
+    ) -> Result<i32, CmError> {
         let text = |field: &'static str, text: &Option<String>| {
             let text = text.as_deref().map(CString::new).transpose();
             text.map_err(|error| above(field, error.nul_position() as u64, 0))
@@ -209,34 +280,12 @@ impl Resolve {
             hints.ai_dst_len = destination.len();
             hints.ai_dst_addr = destination.as_mut_ptr();
         }
-        let mut route = self.route.map(|route| PathData::words(&[route]));
-        if let Some(route) = &mut route {
-            hints.ai_route_len = size_of_val(route.as_slice());
-            hints.ai_route = route.as_mut_ptr().cast();
+        let mut routes = PathData::words(&self.routes);
+        if !routes.is_empty() {
+            hints.ai_route_len = size_of_val(routes.as_slice());
+            hints.ai_route = routes.as_mut_ptr().cast();
         }
-        let mut list = std::ptr::null_mut();
-        // SAFETY: the strings end with NULs, the hints point to locals; all outlive the call; `list` is ours.
-        let returned = unsafe {
-            sys::rdma_getaddrinfo(pointer(&node), pointer(&service), &raw const hints, &raw mut list)
-        };
-        if returned != 0 {
-            return Err(self.failed(getaddrinfo_error(returned)));
-        }
-        let list = List(NonNull::new(list));
-        let mut targets = Vec::new();
-        let mut next = list.0;
-        while let Some(entry) = next {
-            // SAFETY: an entry of the list, which lives until `list` is dropped.
-            let entry = unsafe { entry.as_ref() };
-            // SAFETY: as above: its pointers and lengths are the library's own.
-            targets.push(unsafe { Target::copy(entry) });
-            next = NonNull::new(entry.ai_next);
-        }
-        for target in &mut targets {
-            target.source = target.source.or(self.source);
-            target.destination = target.destination.or(self.destination);
-        }
-        Ok(targets)
+        Ok(call(pointer(&node), pointer(&service), &raw const hints))
     }
 }
 
@@ -252,6 +301,20 @@ impl fmt::Display for Resolve {
 
 /// A result list, freed whole.
 struct List(Option<NonNull<sys::rdma_addrinfo>>);
+
+impl List {
+    fn targets(&self) -> Vec<Target> {
+        let (mut targets, mut next) = (Vec::new(), self.0);
+        while let Some(entry) = next {
+            // SAFETY: an entry of the list, which lives until we are dropped.
+            let entry = unsafe { entry.as_ref() };
+            // SAFETY: as above: its pointers and lengths are the library's own.
+            targets.push(unsafe { Target::copy(entry) });
+            next = NonNull::new(entry.ai_next);
+        }
+        targets
+    }
+}
 
 impl Drop for List {
     fn drop(&mut self) {
@@ -271,6 +334,7 @@ fn getaddrinfo_error(returned: i32) -> String {
         -4 => "the name server failed (EAI_FAIL)".to_owned(),
         -5 => "the name has no address (EAI_NODATA)".to_owned(),
         -6 => "the address family is not supported (EAI_FAMILY)".to_owned(),
+        -7 => "the queue pair type does not suit the port space (EAI_SOCKTYPE, EAI_QPTYPE)".to_owned(),
         -8 => "the service is not known for this port space (EAI_SERVICE)".to_owned(),
         -9 => "the name has no address of this family (EAI_ADDRFAMILY)".to_owned(),
         -10 => "out of memory (EAI_MEMORY)".to_owned(),
@@ -292,6 +356,7 @@ mod tests {
         // AF_IB needs both flags.
         let gid = Resolve { family: Some(Family::Ib), ..Resolve::to("fe80::1", 1) };
         assert_eq!(gid.hints(), (0xa, 27));
+        assert_eq!(Resolve { dns: true, ..Resolve::to("a", 1) }.hints(), (0x20, 0));
         // RAI_SA needs a null node and an InfiniBand port space.
         let record = Resolve::service_record("files");
         assert_eq!((record.hints().0, record.node.is_none(), record.port_space), (0x10, true, PortSpace::Ib));
@@ -322,5 +387,6 @@ mod tests {
             assert!(!getaddrinfo_error(code).is_empty());
         }
         assert!(getaddrinfo_error(-2).contains("not known"));
+        assert!(getaddrinfo_error(-7).contains("EAI_QPTYPE"));
     }
 }

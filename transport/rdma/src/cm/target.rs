@@ -9,7 +9,7 @@ use crate::{
         path::{PATH_BYTES, PathData},
         space::{PortSpace, QpType},
     },
-    sys,
+    sys::{self, rai},
 };
 
 /// Where to connect to, or to listen.
@@ -72,6 +72,36 @@ impl Target {
             destination: Some(destination.into()),
             ..Self::default()
         }
+    }
+
+    /// Lends the target to `call` as the entry that the library made it of.
+    pub(crate) fn lend<T>(&self, call: impl FnOnce(*mut sys::rdma_addrinfo) -> T) -> T {
+        let mut entry: sys::rdma_addrinfo = sys::zeroed();
+        let number = |raw: u32| i32::try_from(raw).unwrap_or(0);
+        entry.ai_flags = if self.destination.is_none() { rai::PASSIVE } else { 0 };
+        entry.ai_port_space = number(self.port_space.unwrap_or_default().raw());
+        entry.ai_qp_type = number(self.qp_type.unwrap_or_default().raw());
+        let [mut source, mut destination] =
+            [self.source, self.destination].map(|address| address.as_ref().map(RawCmAddress::from));
+        if let Some(source) = &mut source {
+            entry.ai_family = source.family();
+            (entry.ai_src_addr, entry.ai_src_len) = (source.as_mut_ptr(), source.len());
+        }
+        if let Some(destination) = &mut destination {
+            entry.ai_family = destination.family();
+            (entry.ai_dst_addr, entry.ai_dst_len) = (destination.as_mut_ptr(), destination.len());
+        }
+        let mut routes = PathData::words(&self.routes);
+        if !routes.is_empty() {
+            entry.ai_route_len = size_of_val(routes.as_slice());
+            entry.ai_route = routes.as_mut_ptr().cast();
+        }
+        let mut connect_data = self.connect_data.clone();
+        if !connect_data.is_empty() {
+            entry.ai_connect_len = connect_data.len();
+            entry.ai_connect = connect_data.as_mut_ptr().cast();
+        }
+        call(&raw mut entry)
     }
 
     pub(crate) fn is_usable(&self) -> bool {
@@ -140,6 +170,18 @@ mod tests {
         assert_eq!((target.routes.len(), target.destination_name.as_deref()), (2, Some("host")));
         assert_eq!(target.private_data(b"own").unwrap().bytes(), b"acm!own");
         assert!(target.private_data(&[0; 53]).is_err());
+        assert!(target.routes.iter().all(|route| route.flags() == 7));
+        // Lent to the library, it is the same entry.
+        let again = target.lend(|entry| {
+            // SAFETY: lent for this closure.
+            let entry = unsafe { &*entry };
+            // SAFETY: everything of the entry lives during the call.
+            unsafe { Target::copy(entry) }
+        });
+        assert_eq!(again, Target { destination_name: None, ..target.clone() });
+        entry.ai_src_canonname = c"here".as_ptr().cast_mut();
+        // SAFETY: as above.
+        assert_eq!(unsafe { Target::copy(&entry) }.source_name.as_deref(), Some("here"));
         // A length that is too short for its family is no address.
         entry.ai_dst_len = 8;
         // SAFETY: as above.

@@ -43,12 +43,18 @@ pub(crate) fn expect(
             kind if kind == wanted => {
                 return if event.status == 0 { Ok(event) } else { Err(failed(&event, step)) };
             }
-            EventKind::AddrChange | EventKind::TimewaitExit | EventKind::Other(_) => {
+            kind if is_hint(kind) => {
                 tracing::debug!(?event, "passed over while {step}");
             }
             _ => return Err(failed(&event, step)),
         }
     }
+}
+
+/// Whether an event says nothing about the step that is waited for.
+pub(crate) const fn is_hint(kind: EventKind) -> bool {
+    use EventKind as E;
+    matches!(kind, E::AddrChange | E::TimewaitExit | E::User | E::Internal | E::Other(_))
 }
 
 /// What an event says that ends a step.

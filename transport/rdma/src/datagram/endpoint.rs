@@ -6,12 +6,12 @@ use super::{
     config::{DatagramConfig, DatagramCounters},
     error::{OpenError, SendError},
     event::DatagramEvent,
-    membership::with_scope,
     multicast::Joined,
     name::{Qkey, QpNumber},
     peer::{Peer, Source},
     queue::{Parts, Queue, Received},
     request::Pending,
+    way::with_scope,
 };
 use crate::{
     error::{DeviceError, system},
@@ -141,9 +141,11 @@ impl Datagram {
         let room = QpRequest {
             send_entries: config.sends.into(),
             recv_entries: config.receives.into(),
+            pieces: 1,
             inline_bytes: 0,
             srq: None,
             kind: QpType::Ud,
+            create_flags: None,
         };
         let made = id.create_qp(&pd, &parts.send_cq, &parts.receive_cq, room);
         let qp = made.map_err(system("rdma_create_qp"))?;

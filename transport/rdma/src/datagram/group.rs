@@ -8,13 +8,15 @@ use std::{
 use super::{
     endpoint::Datagram,
     error::JoinError,
-    membership::{Membership, leave, with_scope},
     multicast::{Joined, OwnMembership, Place},
     peer::Peer,
-    way::Way,
+    way::{Way, with_scope},
 };
 use crate::{
-    id::event::{CmEvent, EventKind},
+    id::{
+        event::{CmEvent, EventKind},
+        membership::Membership,
+    },
     wait::Deadline,
 };
 
@@ -51,7 +53,7 @@ impl Group {
 }
 
 impl Datagram {
-    /// Joins `group`, waiting at most `timeout`. From then on its messages arrive (unless send-only), and
+    /// Joins `group`, waiting at most `timeout`; the zero address is a group that InfiniBand's subnet administrator chooses. From then on its messages arrive (unless send-only), and
     /// [`Group::peer`] is where to send.
     ///
     /// Linux's CM refuses IPv6 groups on RoCE v2 (errno 524). Then the end point joins by itself: membership by a
@@ -67,7 +69,7 @@ impl Datagram {
         timeout: Duration,
     ) -> Result<Group, JoinError> {
         let not_a_group = |why| JoinError::NotAGroup { group, why };
-        if !group.is_multicast() {
+        if !group.is_multicast() && !group.is_unspecified() {
             return Err(not_a_group("not a multicast address"));
         }
         if group.is_ipv4() != self.local.is_ipv4() {
@@ -86,7 +88,7 @@ impl Datagram {
             Ok(()) => {}
             Err(NOT_SUPPORTED) if group.is_ipv6() => return self.join_alone(number, address, membership),
             Err(errno) => {
-                return Err(JoinError::Refused { group, step: "rdma_join_multicast_ex", status: -errno });
+                return Err(JoinError::Refused { group, step: "rdma_join_multicast", status: -errno });
             }
         }
         self.groups.push(Joined { number, address, own: None });
@@ -150,7 +152,7 @@ impl Datagram {
     fn depart(&self, joined: &Joined) -> Result<(), i32> {
         match &joined.own {
             Some(own) => own.leave(self.queue.qp()),
-            None => leave(&self.id, joined.address),
+            None => Membership::leave(&self.id, joined.address),
         }
     }
 

@@ -6,11 +6,11 @@ use super::{
     endpoint::Datagram,
     error::{AnswerError, LookUpError, OpenError, SidrStatus},
     event::DatagramEvent,
-    membership::with_scope,
     peer::Peer,
     private::{AnswerData, LookUpData},
     request::{LookUpRequest, Pending},
     way::Way,
+    way::with_scope,
 };
 use crate::{
     error::system,

@@ -36,7 +36,6 @@ mod event;
 mod grh;
 mod group;
 mod lookup;
-mod membership;
 mod multicast;
 mod name;
 mod peer;
@@ -47,6 +46,7 @@ mod ring;
 mod wait;
 mod way;
 
+pub use crate::id::Membership;
 pub use crate::private_data::{PrivateData, TooLong};
 pub use config::{DatagramConfig, DatagramCounters};
 pub use endpoint::{Datagram, DatagramInfo};
@@ -54,7 +54,6 @@ pub use error::{AnswerError, JoinError, LookUpError, OpenError, SendError, SidrS
 pub use event::DatagramEvent;
 pub use grh::{GRH_BYTES, Grh};
 pub use group::Group;
-pub use membership::Membership;
 pub use name::{Gid, Qkey, QpNumber};
 pub use peer::{Peer, Source};
 pub use private::{ANSWER_DATA_BYTES, AnswerData, LOOK_UP_DATA_BYTES, LookUpData};

@@ -10,11 +10,10 @@ use std::{
 
 use super::{
     error::JoinError,
-    membership::Membership,
     name::{Gid, Qkey, QpNumber},
     way::Way,
 };
-use crate::{sys, verbs::qp::Qp};
+use crate::{id::membership::Membership, sys, verbs::qp::Qp};
 
 /// Hops of a group's messages; what the CM gives IPv4 groups.
 const HOPS: u8 = 64;

@@ -155,6 +155,10 @@ MULTICAST_JOIN Stray Stray
 MULTICAST_ERROR GroupLost GroupLost
 ADDR_CHANGE AddressChanged AddressChanged
 TIMEWAIT_EXIT Nothing Nothing
+ADDRINFO_RESOLVED Stray Stray
+ADDRINFO_ERROR Stray Stray
+USER Stray Stray
+INTERNAL Stray Stray
 UNKNOWN Stray Stray
 ";
         assert_eq!(table, expected);

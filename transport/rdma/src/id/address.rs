@@ -117,6 +117,11 @@ impl RawCmAddress {
         self.0.as_mut_ptr().cast()
     }
 
+    /// The family, in the type of `ai_family`.
+    pub(crate) fn family(&self) -> i32 {
+        u16::from_ne_bytes([self.0[0], self.0[1]]).into()
+    }
+
     /// Bytes of the structure of this family.
     pub(crate) fn len(&self) -> u32 {
         match u16::from_ne_bytes([self.0[0], self.0[1]]) {

@@ -9,7 +9,7 @@ use crate::{
         channel::EventChannel,
         params::{ConnectParams, QpRequest, REJECT_PRIVATE_BYTES},
         path::PathData,
-        space::PortSpace,
+        space::{PortSpace, QpType},
     },
     sys,
     verbs::{
@@ -36,11 +36,11 @@ impl IdKey {
 pub struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
     has_qp: bool,
-    /// After the id's own drop, which runs first.
-    channel: Arc<EventChannel>,
+    /// After the id's own drop, which runs first; `None` for a channel of the library's.
+    channel: Option<Arc<EventChannel>>,
 }
 
-// SAFETY: librdmacm lets any thread call on an id; one has it at a time, except for the one call of `ConnectCall`.
+// SAFETY: librdmacm lets any thread call on an id; one has it at a time, except for the one call of `BlockingCall`.
 unsafe impl Send for CmId {}
 
 /// What the library knows of an id.
@@ -56,8 +56,18 @@ pub struct IdInfo {
     pub local: Option<CmAddress>,
     /// The peer's address.
     pub peer: Option<CmAddress>,
+    /// The peer's GID; zeroes before a route is known, and on iWARP.
+    pub destination_gid: [u8; 16],
+    /// The partition, in host order.
+    pub pkey: u16,
+    /// The port space; `None` for one that is newer than this program.
+    pub port_space: Option<PortSpace>,
+    /// What a queue pair of the id is.
+    pub qp_type: Option<QpType>,
     /// Names the queue pair in asynchronous events; 0: there is none.
     pub qp: usize,
+    /// Names a shared receive queue of the id in asynchronous events; 0: there is none.
+    pub srq: usize,
 }
 
 impl IdInfo {
@@ -102,15 +112,15 @@ impl CmId {
         };
         sys::cm_result(returned)?;
         let raw = NonNull::new(raw).ok_or(libc::EINVAL)?;
-        Ok(Self { raw, has_qp: false, channel: Arc::clone(channel) })
+        Ok(Self { raw, has_qp: false, channel: Some(Arc::clone(channel)) })
     }
 
-    /// An id that the library made for a request.
+    /// An id that the library made: for a request, or without a channel of ours.
     ///
     /// # Safety
     /// `raw` is such an id, on `channel`, and nobody else owns it.
-    pub(crate) unsafe fn adopt(raw: NonNull<sys::rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
-        Self { raw, has_qp: false, channel: Arc::clone(channel) }
+    pub(crate) unsafe fn adopt(raw: NonNull<sys::rdma_cm_id>, channel: Option<&Arc<EventChannel>>) -> Self {
+        Self { raw, has_qp: false, channel: channel.cloned() }
     }
 
     pub(crate) fn raw(&self) -> *mut sys::rdma_cm_id {
@@ -133,13 +143,21 @@ impl CmId {
         let peer = unsafe { (&raw const address.dst_addr_union).cast::<[u8; RAW_BYTES]>().read() };
         // SAFETY: the union begins with `ibaddr.sgid`, 16 bytes that the library zeroed when it made the id; alignment 1.
         let source_gid = unsafe { (&raw const address.addr).cast::<[u8; 16]>().read() };
+        // SAFETY: the union has one member, of bytes that the library zeroed when it made the id.
+        let reach = unsafe { address.addr.ibaddr };
         IdInfo {
             device: NonNull::new(id.verbs).map(DeviceKey::of),
             port: id.port_num,
             source_gid,
+            // SAFETY: both members of the union are plain bytes of the same size.
+            destination_gid: unsafe { reach.dgid.raw },
+            pkey: u16::from_be(reach.pkey),
+            port_space: i32::try_from(id.ps).ok().and_then(PortSpace::parse),
+            qp_type: i32::try_from(id.qp_type).ok().and_then(QpType::parse),
             local: CmAddress::parse(&local),
             peer: CmAddress::parse(&peer),
             qp: if self.has_qp { id.qp.addr() } else { 0 },
+            srq: id.srq.addr(),
         }
     }
 
@@ -235,7 +253,7 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_resolve_route(self.raw.as_ptr(), milliseconds(timeout)) })
     }
 
-    /// Makes the queue pair (`rdma_create_qp(3)`). The CM moves it through its states from here on; it goes with the id.
+    /// Makes the queue pair (`rdma_create_qp(3)`, `rdma_create_qp_ex(3)`). The CM moves it through its states from here on; it goes with the id.
     ///
     /// # Errors
     /// errno.
@@ -246,15 +264,23 @@ impl CmId {
         receives: &Cq,
         request: QpRequest<'_>,
     ) -> Result<Qp, i32> {
-        let mut attributes = request.attributes(sends, receives);
-        // SAFETY: id, domain and queues are live and of one device; the owner of the queue pair keeps the others.
-        let returned = unsafe { sys::rdma_create_qp(self.raw.as_ptr(), pd.raw(), &raw mut attributes) };
+        let (returned, inline_bytes) = if let Some(flags) = request.create_flags {
+            let mut attributes = request.extended(pd, sends, receives, flags);
+            // SAFETY: id, domain and queues are live and of one device; the owner of the queue pair keeps the others.
+            let returned = unsafe { sys::rdma_create_qp_ex(self.raw.as_ptr(), &raw mut attributes) };
+            (returned, attributes.cap.max_inline_data)
+        } else {
+            let mut attributes = request.attributes(sends, receives);
+            // SAFETY: id, domain and queues are live and of one device; the owner of the queue pair keeps the others.
+            let returned = unsafe { sys::rdma_create_qp(self.raw.as_ptr(), pd.raw(), &raw mut attributes) };
+            (returned, attributes.cap.max_inline_data)
+        };
         sys::cm_result(returned)?;
         self.has_qp = true;
         // SAFETY: the call succeeded, so the id has a queue pair.
         let qp = NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(libc::EINVAL)?;
         // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
-        Ok(unsafe { Qp::new(qp, attributes.cap.max_inline_data) })
+        Ok(unsafe { Qp::new(qp, inline_bytes) })
     }
 
     /// Destroys the queue pair: afterwards the device touches nothing that was posted on it.
@@ -275,12 +301,12 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_connect(self.raw.as_ptr(), &raw mut raw) })
     }
 
-    /// The one call that another thread makes.
+    /// Returns a call that another thread may make.
     ///
     /// # Safety
     /// The id is kept, and nothing else is done with it, until the call was run or dropped.
-    pub unsafe fn connect_call(&self, params: ConnectParams) -> ConnectCall {
-        ConnectCall { raw: self.raw, params }
+    pub unsafe fn blocking_call(&self, blocking: Blocking) -> BlockingCall {
+        BlockingCall { raw: self.raw, blocking }
     }
 
     /// Accepts a request (`rdma_accept(3)`): ESTABLISHED follows, except for a look-up.
@@ -347,20 +373,16 @@ impl CmId {
     /// # Errors
     /// errno.
     pub fn migrate(&mut self, channel: &Arc<EventChannel>) -> Result<(), i32> {
-        // SAFETY: both channels are live, and no event of the id is unacked: events are acked when they are read.
-        sys::cm_result(unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.raw()) })?;
-        self.channel = Arc::clone(channel);
+        self.move_to(Some(channel))
+    }
+
+    pub(crate) fn move_to(&mut self, channel: Option<&Arc<EventChannel>>) -> Result<(), i32> {
+        let to = channel.map_or(std::ptr::null_mut(), |channel| channel.raw());
+        // SAFETY: both channels are live, and no event of the id is unacked: events are acked when they are read, those of
+        // an id without a channel by the library.
+        sys::cm_result(unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), to) })?;
+        self.channel = channel.cloned();
         Ok(())
-    }
-
-    pub(crate) fn remote_ece(&self, ece: &mut sys::ibv_ece) -> Result<(), i32> {
-        // SAFETY: the id is live; the place is ours.
-        sys::cm_result(unsafe { sys::rdma_get_remote_ece(self.raw.as_ptr(), ece) })
-    }
-
-    pub(crate) fn set_local_ece(&self, mut ece: sys::ibv_ece) -> Result<(), i32> {
-        // SAFETY: the id is live; the options are read during the call only.
-        sys::cm_result(unsafe { sys::rdma_set_local_ece(self.raw.as_ptr(), &raw mut ece) })
     }
 
     /// What a queue pair of our own must be told to enter `state`, and the mask that says which fields.
@@ -390,25 +412,43 @@ impl Drop for CmId {
     }
 }
 
-/// `rdma_connect`, to be run where it may block: siw connects its TCP socket inside it.
-#[derive(Debug)]
-pub struct ConnectCall {
-    raw: NonNull<sys::rdma_cm_id>,
-    params: ConnectParams,
+/// What a [`BlockingCall`] does.
+#[derive(Clone, Debug)]
+pub enum Blocking {
+    /// Calls `rdma_resolve_route(3)` with this time-out, which waits for the answer of ibacm where that runs.
+    ResolveRoute(Duration),
+    /// Calls `rdma_connect(3)`: siw connects its TCP socket inside it.
+    Connect(ConnectParams),
 }
 
-// SAFETY: `connect_call`'s promise: the id lives and is left alone until this is done.
-unsafe impl Send for ConnectCall {}
+/// A call that may block, to be run on another thread.
+#[derive(Debug)]
+pub struct BlockingCall {
+    raw: NonNull<sys::rdma_cm_id>,
+    blocking: Blocking,
+}
 
-impl ConnectCall {
-    /// Connects. May block.
+// SAFETY: `blocking_call`'s promise: the id lives and is left alone until this is done.
+unsafe impl Send for BlockingCall {}
+
+impl BlockingCall {
+    /// Makes the call. May block.
     ///
     /// # Errors
     /// errno.
     pub fn run(self) -> Result<(), i32> {
-        let mut raw = self.params.raw();
-        // SAFETY: the id is live by `connect_call`'s promise; the parameters point into `self`.
-        sys::cm_result(unsafe { sys::rdma_connect(self.raw.as_ptr(), &raw mut raw) })
+        let id = self.raw.as_ptr();
+        sys::cm_result(match self.blocking {
+            Blocking::ResolveRoute(timeout) => {
+                // SAFETY: the id is live by `blocking_call`'s promise.
+                unsafe { sys::rdma_resolve_route(id, milliseconds(timeout)) }
+            }
+            Blocking::Connect(params) => {
+                let mut raw = params.raw();
+                // SAFETY: the id is live by `blocking_call`'s promise; `raw` points into `params`, which outlives the call.
+                unsafe { sys::rdma_connect(id, &raw mut raw) }
+            }
+        })
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
 
 kinds! {
     /// What the CM reports (`rdma_cm_event_type`).
-    EventKind, 17 of sys::rdma_cm_event_type, "RDMA_CM_EVENT_";
+    EventKind, 21 of sys::rdma_cm_event_type, "RDMA_CM_EVENT_";
     /// The address is resolved: the id has a device.
     AddrResolved = RDMA_CM_EVENT_ADDR_RESOLVED,
     /// No device reaches the address.
@@ -53,6 +53,33 @@ kinds! {
     AddrChange = RDMA_CM_EVENT_ADDR_CHANGE,
     /// The queue pair has left TIMEWAIT and may be used again.
     TimewaitExit = RDMA_CM_EVENT_TIMEWAIT_EXIT,
+    /// `rdma_resolve_addrinfo(3)` has an answer.
+    AddrinfoResolved = RDMA_CM_EVENT_ADDRINFO_RESOLVED,
+    /// `rdma_resolve_addrinfo(3)` failed.
+    AddrinfoError = RDMA_CM_EVENT_ADDRINFO_ERROR,
+    /// A program wrote it with [`CmEvent::write`].
+    User = RDMA_CM_EVENT_USER,
+    /// The library's own; programs pass it over.
+    Internal = RDMA_CM_EVENT_INTERNAL,
+}
+
+/// How to reach a datagram queue pair or a group (`ah_attr`, `qp_num` and `qkey` of `rdma_ud_param`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DatagramPeer {
+    /// The queue pair's number; 0xFFFFFF for a group.
+    pub qp_num: u32,
+    /// Its queue key.
+    pub qkey: u32,
+    /// The GID, in network order; `None` within an InfiniBand subnet.
+    pub gid: Option<[u8; 16]>,
+    /// Local identifier; 0 on Ethernet.
+    pub lid: u16,
+    /// Service level, 4 bits.
+    pub service_level: u8,
+    /// Traffic class: the type of service on RoCE v2.
+    pub traffic_class: u8,
+    /// Our device's port.
+    pub port: u8,
 }
 
 /// An event that needs no ack any more.
@@ -71,6 +98,8 @@ pub struct CmEvent {
     pub responder_resources: u8,
     /// READs we may have outstanding at the peer, as the CM says.
     pub initiator_depth: u8,
+    /// 3 bits: how often sends are tried again without an answer, as a request says it.
+    pub retry_count: u8,
     /// Whether the peer says that it has hardware flow control.
     pub flow_control: bool,
     /// 3 bits: how often the peer wants our sends to be tried again when it has no receive.
@@ -80,9 +109,11 @@ pub struct CmEvent {
     /// The peer's queue pair.
     pub qp_num: u32,
     /// Which join a multicast event is about.
-    pub(crate) join: usize,
+    pub join: usize,
     /// Of a port space of datagrams: how to reach who answered, or the group, and its queue key.
     pub(crate) way: Option<(sys::ibv_ah_attr, u32)>,
+    /// What [`CmEvent::write`] was given; 0 for every other event.
+    pub arg: u64,
     private: [u8; 256],
     private_bytes: usize,
 }
@@ -109,7 +140,7 @@ impl CmEvent {
     /// errno, when the channel itself is broken.
     pub fn next(channel: &Arc<EventChannel>) -> Result<Option<Self>, i32> {
         // SAFETY: `take` lends an event of this channel before its ack, and once.
-        let taken = channel.take(|event| unsafe { Self::copy(event, channel) });
+        let taken = channel.take(|event| unsafe { Self::copy(event, Some(channel)) });
         if let Ok(Some(Self { kind: EventKind::DeviceRemoval, device: Some(device), .. })) = &taken {
             held::removed(*device);
         }
@@ -130,11 +161,11 @@ impl CmEvent {
         }
     }
 
-    /// Copies an event, and takes over the id of a request.
+    /// Copies an event, and takes over the id of a request when it is given the channel.
     ///
     /// # Safety
-    /// `event` is of `channel`, is not acked before we return, and is copied once.
-    unsafe fn copy(event: &sys::rdma_cm_event, channel: &Arc<EventChannel>) -> Self {
+    /// `event` is of `channel`, is not acked before we return, and is copied once with it.
+    pub(crate) unsafe fn copy(event: &sys::rdma_cm_event, channel: Option<&Arc<EventChannel>>) -> Self {
         let kind = EventKind::from(event.event);
         let is_request = kind == EventKind::ConnectRequest;
         let id = NonNull::new(event.id);
@@ -147,15 +178,22 @@ impl CmEvent {
             request: None,
             responder_resources: 0,
             initiator_depth: 0,
+            retry_count: 0,
             flow_control: false,
             rnr_retry_count: 0,
             srq: false,
             qp_num: 0,
             join: 0,
             way: None,
+            arg: 0,
             private: [0; 256],
             private_bytes: 0,
         };
+        if kind == EventKind::User {
+            // SAFETY: such an event's union holds one number, and the library wrote all of it; alignment 8.
+            taken.arg = unsafe { (&raw const event.param).cast::<u64>().read() };
+            return taken;
+        }
         // SAFETY: an event's id is live until the ack; its port space never changes.
         let port_space = id.map(|id| unsafe { (*id.as_ptr()).ps });
         let (data, bytes) = if matches!(port_space, Some(space::RDMA_PS_UDP | space::RDMA_PS_IPOIB)) {
@@ -171,7 +209,7 @@ impl CmEvent {
             let data = unsafe { std::slice::from_raw_parts(data.cast(), taken.private_bytes) };
             taken.private[..data.len()].copy_from_slice(data);
         }
-        if is_request {
+        if is_request && channel.is_some() {
             // SAFETY: the library made this id for the request, and nobody owns it yet.
             taken.request = id.map(|id| unsafe { CmId::adopt(id, channel) });
         }
@@ -186,6 +224,7 @@ impl CmEvent {
         }
         self.responder_resources = conn.responder_resources;
         self.initiator_depth = conn.initiator_depth;
+        self.retry_count = conn.retry_count & 7;
         self.flow_control = conn.flow_control != 0;
         self.rnr_retry_count = conn.rnr_retry_count & 7;
         self.srq = conn.srq != 0;
@@ -207,8 +246,59 @@ impl CmEvent {
         (ud.private_data, ud.private_data_len)
     }
 
+    /// Of a port space of datagrams: who answered, or the group that was joined.
+    #[must_use]
+    pub fn datagram_peer(&self) -> Option<DatagramPeer> {
+        let (address, qkey) = self.way?;
+        // SAFETY: both members of the union are plain bytes of the same size.
+        let gid = unsafe { address.grh.dgid.raw };
+        Some(DatagramPeer {
+            qp_num: self.qp_num,
+            qkey,
+            gid: (address.is_global != 0).then_some(gid),
+            lid: address.dlid,
+            service_level: address.sl,
+            traffic_class: address.grh.traffic_class,
+            port: address.port_num,
+        })
+    }
+
+    /// Writes an event for `id` into its own channel (`rdma_write_cm_event(3)`): how a thread wakes another one that
+    /// waits there. `kind` is [`EventKind::User`], or what the manual page allows beside it.
+    ///
+    /// # Errors
+    /// errno; EOPNOTSUPP when librdmacm is older than 2025 and lacks the function.
+    pub fn write(id: &CmId, kind: EventKind, status: i32, arg: u64) -> Result<(), i32> {
+        let write = sys::newer().write_cm_event.ok_or(libc::EOPNOTSUPP)?;
+        // SAFETY: the id is live, and the rest are numbers.
+        sys::cm_result(unsafe { write(id.raw(), kind.raw(), status, arg) })
+    }
+
     /// What the peer sent along; the CM pads it with zeroes and may hide its length.
     pub fn private(&self) -> &[u8] {
         &self.private[..self.private_bytes]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    /// The library's name of each event that it knows is ours with its prefix (`rdma_event_str(3)`).
+    #[test]
+    fn every_name_is_the_librarys() {
+        if crate::error::require_libraries().is_err() {
+            return;
+        }
+        for kind in EventKind::ALL {
+            // SAFETY: takes a number, and returns a constant string.
+            let name = unsafe { sys::rdma_event_str(kind.raw()) };
+            // SAFETY: such a string ends with a NUL.
+            let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+            let is_newer = kind.raw() > EventKind::TimewaitExit.raw();
+            assert!(name == format!("RDMA_CM_EVENT_{}", kind.name()) || is_newer, "{name} and {kind:?}");
+        }
     }
 }

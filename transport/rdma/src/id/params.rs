@@ -3,7 +3,7 @@
 use crate::{
     id::space::QpType,
     sys,
-    verbs::{cq::Cq, srq::Srq},
+    verbs::{context::Pd, cq::Cq, srq::Srq},
 };
 
 /// Bytes of private data that a connect request carries on every fabric.
@@ -78,16 +78,21 @@ pub struct QpRequest<'a> {
     pub send_entries: u32,
     /// Receives that may be posted at a time.
     pub recv_entries: u32,
+    /// Pieces of memory that one request may name.
+    pub pieces: u32,
     /// Bytes that the device takes with a request.
     pub inline_bytes: u32,
     /// Where its receives come from, if not from a queue of its own.
     pub srq: Option<&'a Srq>,
     /// What kind of queue pair it is.
     pub kind: QpType,
+    /// Flags of `ibv_create_qp_ex(3)`, by `rdma_create_qp_ex(3)`: 2 keeps own multicast messages from coming back. Few
+    /// devices have any. `None` is `rdma_create_qp(3)`.
+    pub create_flags: Option<u32>,
 }
 
 impl QpRequest<'_> {
-    /// For `ibv_create_qp(3)` and `rdma_create_qp(3)`; one scatter entry each way.
+    /// For `ibv_create_qp(3)` and `rdma_create_qp(3)`.
     pub(crate) fn attributes(self, sends: &Cq, receives: &Cq) -> sys::ibv_qp_init_attr {
         let mut attributes: sys::ibv_qp_init_attr = sys::zeroed();
         attributes.send_cq = sends.raw();
@@ -95,13 +100,33 @@ impl QpRequest<'_> {
         attributes.qp_type = self.kind.raw();
         attributes.cap.max_send_wr = self.send_entries;
         attributes.cap.max_recv_wr = self.recv_entries;
-        attributes.cap.max_send_sge = 1;
-        attributes.cap.max_recv_sge = 1;
+        attributes.cap.max_send_sge = self.pieces;
+        attributes.cap.max_recv_sge = self.pieces;
         attributes.cap.max_inline_data = self.inline_bytes;
         if let Some(srq) = self.srq {
             attributes.srq = srq.raw();
             attributes.cap.max_recv_sge = 0;
         }
+        attributes
+    }
+
+    /// For `rdma_create_qp_ex(3)`.
+    pub(crate) fn extended(
+        self,
+        pd: &Pd,
+        sends: &Cq,
+        receives: &Cq,
+        create_flags: u32,
+    ) -> sys::ibv_qp_init_attr_ex {
+        /// `IBV_QP_INIT_ATTR_PD` and `IBV_QP_INIT_ATTR_CREATE_FLAGS` of `verbs.h`.
+        const PD: u32 = 1;
+        const CREATE_FLAGS: u32 = 4;
+        let plain = self.attributes(sends, receives);
+        let mut attributes: sys::ibv_qp_init_attr_ex = sys::zeroed();
+        (attributes.send_cq, attributes.recv_cq, attributes.srq) = (plain.send_cq, plain.recv_cq, plain.srq);
+        (attributes.cap, attributes.qp_type, attributes.pd) = (plain.cap, plain.qp_type, pd.raw());
+        attributes.comp_mask = if create_flags == 0 { PD } else { PD | CREATE_FLAGS };
+        attributes.create_flags = create_flags;
         attributes
     }
 }

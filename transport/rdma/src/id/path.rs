@@ -2,6 +2,8 @@
 
 /// `sizeof(struct ibv_path_data)`.
 pub(crate) const PATH_BYTES: usize = 72;
+/// `sizeof(struct ibv_path_record)`, which follows the flags.
+const RECORD_BYTES: usize = 64;
 pub(crate) const PATH_WORDS: usize = PATH_BYTES / size_of::<u64>();
 
 /// A path record (`struct ibv_path_data`): a route of an InfiniBand subnet, as the subnet administrator gives it.
@@ -19,6 +21,17 @@ impl PathData {
             *word = u64::from_ne_bytes(from.try_into().ok()?);
         }
         Some(Self(words))
+    }
+
+    /// From the 64 bytes of `struct ibv_path_record`, as the primary path of both directions; `None` for another length.
+    #[must_use]
+    pub fn from_record(bytes: &[u8]) -> Option<Self> {
+        const PRIMARY_BOTH_WAYS: u32 = 1 | 2 | 32;
+        let record: &[u8; RECORD_BYTES] = bytes.try_into().ok()?;
+        let mut data = [0; PATH_BYTES];
+        data[..4].copy_from_slice(&PRIMARY_BOTH_WAYS.to_ne_bytes());
+        data[PATH_BYTES - RECORD_BYTES..].copy_from_slice(record);
+        Self::from_bytes(&data)
     }
 
     /// The 72 bytes of the C structure.
@@ -90,5 +103,10 @@ mod tests {
         assert_eq!((path.pkey(), path.service_level()), (0x3a3b, 61 & 0xf));
         assert_eq!(PathData::words(&[path, path]).len(), 18);
         assert_eq!(PathData::from_bytes(&bytes[1..]), None);
+        assert_eq!(path.flags(), u32::from_ne_bytes([0, 1, 2, 3]));
+        // A record is the same path behind flags of its own.
+        let record = PathData::from_record(&bytes[8..]).unwrap();
+        assert_eq!((record.flags(), record.to_bytes()[8..].to_vec()), (0x23, bytes[8..].to_vec()));
+        assert_eq!(PathData::from_record(&bytes), None);
     }
 }

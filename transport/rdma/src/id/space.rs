@@ -39,6 +39,8 @@ pub enum QpType {
     /// Reliable connected (`IBV_QPT_RC`).
     #[default]
     Rc,
+    /// Unreliable connected (`IBV_QPT_UC`), of [`PortSpace::Ib`].
+    Uc,
     /// Unreliable datagram (`IBV_QPT_UD`).
     Ud,
 }
@@ -47,12 +49,13 @@ impl QpType {
     pub(crate) const fn raw(self) -> u32 {
         match self {
             Self::Rc => sys::ibv_qp_type::IBV_QPT_RC,
+            Self::Uc => sys::ibv_qp_type::IBV_QPT_UC,
             Self::Ud => sys::ibv_qp_type::IBV_QPT_UD,
         }
     }
 
     pub(crate) fn parse(raw: i32) -> Option<Self> {
-        [Self::Rc, Self::Ud].into_iter().find(|kind| i32::try_from(kind.raw()) == Ok(raw))
+        [Self::Rc, Self::Uc, Self::Ud].into_iter().find(|kind| i32::try_from(kind.raw()) == Ok(raw))
     }
 }
 
@@ -66,6 +69,9 @@ mod tests {
             assert_eq!(PortSpace::parse(i32::try_from(space.raw()).unwrap()), Some(space));
         }
         assert_eq!(PortSpace::parse(0), None);
-        assert_eq!(QpType::parse(4), Some(QpType::Ud));
+        assert_eq!(
+            [2, 3, 4, 9].map(QpType::parse),
+            [Some(QpType::Rc), Some(QpType::Uc), Some(QpType::Ud), None]
+        );
     }
 }

@@ -33,4 +33,6 @@ pub(crate) mod rai {
     pub(crate) const FAMILY: i32 = 0x8;
     /// Ask the subnet's administrator; since librdmacm 1.4 (2025).
     pub(crate) const SA: i32 = 0x10;
+    /// Ask the domain name system, which is the default; since the same version.
+    pub(crate) const DNS: i32 = 0x20;
 }

@@ -24,6 +24,8 @@ pub(crate) use rdma::*;
 
 mod constants;
 pub(crate) use constants::*;
+mod newer;
+pub(crate) use newer::newer;
 
 /// errno of the last failed call of this thread; never 0, so that a failure is never taken for success.
 pub(crate) fn last_errno() -> i32 {
@@ -68,7 +70,7 @@ macro_rules! plain {
 }
 plain! {
     ibv_device_attr ibv_port_attr ibv_gid_entry ibv_ah_attr ibv_wc ibv_send_wr ibv_recv_wr ibv_qp_attr ibv_qp_init_attr
-    ibv_srq_attr ibv_srq_init_attr rdma_conn_param rdma_addrinfo
+    ibv_qp_init_attr_ex     ibv_srq_attr ibv_srq_init_attr rdma_conn_param rdma_addrinfo
 }
 
 /// A struct of zeroes.

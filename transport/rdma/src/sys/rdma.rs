@@ -7,6 +7,16 @@ use std::ffi::c_int;
 pub(crate) use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 pub(crate) use rdma_sys::*;
 
+/// With the events that are newer than the oldest headers this crate builds with.
+pub(crate) mod rdma_cm_event_type {
+    pub(crate) use rdma_sys::rdma_cm_event_type::*;
+
+    pub(crate) const RDMA_CM_EVENT_ADDRINFO_RESOLVED: Type = 16;
+    pub(crate) const RDMA_CM_EVENT_ADDRINFO_ERROR: Type = 17;
+    pub(crate) const RDMA_CM_EVENT_USER: Type = 18;
+    pub(crate) const RDMA_CM_EVENT_INTERNAL: Type = 19;
+}
+
 /// The crate has a closed Rust enum; C's is open.
 pub(crate) mod ibv_event_type {
     pub(crate) type Type = u32;

@@ -10,7 +10,7 @@
 use std::{ffi::CStr, net::Ipv6Addr, ptr::NonNull, sync::Arc};
 
 use crate::{
-    error::{DeviceError, system},
+    error::{DeviceError, require_libraries, system},
     sys,
     verbs::{held, key::DeviceKey},
 };
@@ -30,6 +30,15 @@ impl Context {
     /// Wraps a context that was held with [`held::hold`], which its drop releases.
     pub(crate) fn of(raw: NonNull<sys::ibv_context>) -> Arc<Self> {
         Arc::new(Self { raw })
+    }
+
+    /// Every device of the host, opened (`rdma_get_devices(3)`).
+    ///
+    /// # Errors
+    /// [`DeviceError::NoDevice`] without any, [`DeviceError::Unavailable`] without the libraries.
+    pub fn all() -> Result<Vec<Arc<Self>>, DeviceError> {
+        require_libraries()?;
+        Ok(held::hold_all()?.into_iter().map(Self::of).collect())
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_context {
@@ -71,6 +80,7 @@ impl Context {
             software: attributes.vendor_id == RXE_VENDOR,
             cq_entries: positive(attributes.max_cqe),
             qp_entries: positive(attributes.max_qp_wr),
+            pieces: positive(attributes.max_sge),
             responder_resources: depth(attributes.max_qp_rd_atom),
             // Some drivers leave this one 0 although they can read.
             initiator_depth: depth(match attributes.max_qp_init_rd_atom {
@@ -207,6 +217,8 @@ pub struct DeviceLimits {
     pub cq_entries: u32,
     /// Entries of a send or receive queue.
     pub qp_entries: u32,
+    /// Pieces of memory that one request may name.
+    pub pieces: u32,
     /// READs that peers may have outstanding at one queue pair.
     pub responder_resources: u8,
     /// READs that one queue pair may have outstanding.

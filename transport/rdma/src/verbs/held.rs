@@ -109,6 +109,18 @@ pub(crate) fn note(raw: NonNull<sys::ibv_context>, local: Option<SocketAddr>) {
     }
 }
 
+/// Holds every device of the host, for one more context each (`rdma_get_devices(3)`).
+///
+/// # Errors
+/// [`DeviceError::NoDevice`] without any.
+pub(crate) fn hold_all() -> Result<Vec<NonNull<sys::ibv_context>>, DeviceError> {
+    let list = DeviceList::new()?;
+    let mut contexts = list.contexts();
+    // One that goes away meanwhile is left out.
+    contexts.retain(|&context| hold(context, None).is_ok());
+    Ok(contexts)
+}
+
 /// A context on the device is gone.
 pub(crate) fn release(device: DeviceKey) {
     let gone = {
@@ -372,14 +384,20 @@ impl DeviceList {
     }
 
     fn has(&self, device: DeviceKey) -> bool {
-        let mut at = self.0.as_ptr();
+        self.contexts().into_iter().any(|context| DeviceKey::of(context) == device)
+    }
+
+    fn contexts(&self) -> Vec<NonNull<sys::ibv_context>> {
+        let (mut at, mut all) = (self.0.as_ptr(), Vec::new());
         loop {
             // SAFETY: the list is ours and ends with a null pointer, behind which we do not go.
             let context = unsafe { at.read() };
             match NonNull::new(context) {
-                None => return false,
-                Some(context) if DeviceKey::of(context) == device => return true,
-                Some(_) => at = at.wrapping_add(1),
+                None => return all,
+                Some(context) => {
+                    all.push(context);
+                    at = at.wrapping_add(1);
+                }
             }
         }
     }

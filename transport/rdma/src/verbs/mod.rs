@@ -3,6 +3,7 @@
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod events;
+pub(crate) mod gather;
 pub(crate) mod held;
 pub(crate) mod key;
 pub(crate) mod lists;

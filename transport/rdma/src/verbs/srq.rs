@@ -12,6 +12,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Srq {
     raw: NonNull<sys::ibv_srq>,
+    /// An id destroys it.
+    is_of_id: bool,
     _pd: Arc<Pd>,
 }
 
@@ -29,7 +31,15 @@ impl Srq {
         // SAFETY: the domain is live while we hold it; the attributes are ours.
         let raw = unsafe { sys::ibv_create_srq(pd.raw(), &raw mut attributes) };
         let raw = sys::pointer_result(raw).map_err(system("ibv_create_srq"))?;
-        Ok(Self { raw, _pd: Arc::clone(pd) })
+        Ok(Self { raw, is_of_id: false, _pd: Arc::clone(pd) })
+    }
+
+    /// The queue of an id.
+    ///
+    /// # Safety
+    /// `raw` is live until this value is dropped, and its id destroys it then.
+    pub(crate) unsafe fn of_id(raw: NonNull<sys::ibv_srq>, pd: &Arc<Pd>) -> Self {
+        Self { raw, is_of_id: true, _pd: Arc::clone(pd) }
     }
 
     /// Names it in asynchronous events.
@@ -52,6 +62,9 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
+        if self.is_of_id {
+            return;
+        }
         // SAFETY: every queue pair on it holds an `Arc` of us through its owner, so none is left.
         let returned = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
         if let Err(errno) = sys::verbs_result(returned) {

@@ -9,7 +9,7 @@ use super::{
     kill::{alone, role},
     *,
 };
-use crate::{BulkError, Gate, LoanError, NotHuge, Pages, PortError, Refused, Violation};
+use crate::{BulkError, Gate, LoanError, NotHuge, Pages, PortError, Refused, Violation, mem::Account};
 
 /// Carries `offer` as the engine would: in a frame, so that the segment comes first.
 fn carry(from: &mut Side, to: &mut Side, offer: &Offer) -> Offer {
@@ -273,7 +273,7 @@ fn retired_segments_leave_the_peers_that_stay() {
 }
 
 #[test]
-#[ignore = "the other process of the test above, whose memory is measured"]
+#[ignore = "the other process of another test"]
 fn child_retired_segments() {
     if role().is_none() {
         return;
@@ -287,7 +287,7 @@ fn child_retired_segments() {
         assert_eq!(client.pulled(offer, round).unwrap().len(), 1000);
         drop(loan);
         // As when B dies while it reads one.
-        gate.shared.pool.allocate(ConnId::new(1, 1), 1000).unwrap().set_aside();
+        gate.shared.pool.allocate(&Account::new(1 << 20), 1000).unwrap().set_aside();
         server.look();
         client.look();
         most = most.max(client.port.counters(client.conn).passed_pieces);

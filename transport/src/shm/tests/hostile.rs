@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     FrameWord, Instant, RejectReason, Violation,
-    hello::{HELLO_BYTES, VERSION},
+    hello::{HELLO_BYTES, VERSION, encode_reject},
 };
 
 /// A server with an open connection to a peer whose memory the test writes.
@@ -296,11 +296,19 @@ fn r72_a_server_with_a_bad_segment_is_foreign() {
         let error = answer(bytes, fd).unwrap_err();
         assert!(matches!(error, ConnectError::Foreign { .. }), "{error}");
     }
-    let mut newer = hello;
-    newer[4] = VERSION + 1;
-    let error = answer(&newer, None).unwrap_err();
-    let reason = RejectReason::Version { ours: VERSION, theirs: VERSION + 1 };
-    assert_eq!(error, ConnectError::Foreign { address: address.to_string(), reason });
+    for other in [VERSION - 1, VERSION + 1] {
+        let mut theirs = hello;
+        theirs[4] = other;
+        let error = answer(&theirs, None).unwrap_err();
+        let reason = RejectReason::Version { ours: VERSION, theirs: other };
+        assert_eq!(error, ConnectError::Foreign { address: address.to_string(), reason });
+        // It refuses our hello.
+        let mut reject = encode_reject(RejectReason::Version { ours: other, theirs: VERSION });
+        reject[4] = other;
+        let error = answer(&reject, None).unwrap_err();
+        let words = format!("protocol version {other} and this side {VERSION}; upgrade the older one");
+        assert!(error.to_string().contains(&words), "{error}");
+    }
     answer(&hello, Some(memfd(bytes, SEALS, true))).unwrap();
 }
 

@@ -3,7 +3,7 @@
 use super::{
     super::socket,
     kill::{ROLE, role},
-    *,
+    skip, *,
 };
 use crate::{ConnectError, Key, RejectReason, allow::Allow, proof};
 
@@ -34,7 +34,10 @@ fn a_recorded_proof_is_refused_before_any_segment() {
     let packet = socket::receive(&client).unwrap();
     assert!(packet.fd.is_none(), "a segment was disclosed");
     assert_eq!(crate::hello::decode_reject(packet.bytes()), Some(RejectReason::Authentication));
-    assert_eq!((listener.rejected(), listener.last_rejected()), (1, Some(RejectReason::Authentication)));
+    assert_eq!(
+        (listener.rejections().count(), listener.rejections().last()),
+        (1, Some(RejectReason::Authentication))
+    );
 }
 
 /// A server that plays ours without the key learns nothing but a request.
@@ -86,7 +89,7 @@ fn a_list_is_the_whole_list_on_both_sides() {
         "{error}"
     );
     assert!(error.to_string().contains(&format!("uid {own} is not on the server's allow-list")), "{error}");
-    assert_eq!(listener.last_rejected(), Some(RejectReason::NotAllowed { uid: own }));
+    assert_eq!(listener.rejections().last(), Some(RejectReason::NotAllowed { uid: own }));
     drop(listener);
     // By its group, and the client asks too.
     let options = ListenOptions { allow: others.clone().gid(group), ..ListenOptions::default() };
@@ -102,8 +105,7 @@ fn a_list_is_the_whole_list_on_both_sides() {
 fn another_user_on_the_list_is_let_in() {
     use std::os::unix::fs::PermissionsExt;
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP another_user_on_the_list_is_let_in: only root can become another user");
-        return;
+        return skip("only root can become another user");
     }
     let (folder, address) = place();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -126,7 +128,7 @@ fn another_user_on_the_list_is_let_in() {
 }
 
 #[test]
-#[ignore = "the other process of the test below"]
+#[ignore = "the other process of another test"]
 fn child_of_another_user_namespace() {
     let Some(path) = role() else { return };
     let options = ListenOptions { allow: Allow::default().uid(65534), ..ListenOptions::default() };
@@ -141,8 +143,7 @@ fn a_user_that_is_not_mapped_is_on_no_list() {
     const INSIDE: [&str; 3] = ["--user", "--map-root-user", "--kill-child"];
     let may = Command::new("unshare").args(INSIDE).arg("true").output();
     if !rustix::process::geteuid().is_root() || !may.is_ok_and(|output| output.status.success()) {
-        println!("SKIP a_user_that_is_not_mapped_is_on_no_list: no user namespace, or not root");
-        return;
+        return skip("no user namespace, or not root");
     }
     let (folder, address) = place();
     let Address::Shm { path } = &address else { panic!() };

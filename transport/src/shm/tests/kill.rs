@@ -58,7 +58,7 @@ pub(super) fn connect_when_there(address: &Address, ring_bytes: u32) -> Side {
 }
 
 #[test]
-#[ignore = "the other process of the tests below"]
+#[ignore = "the other process of another test"]
 fn child_echo_server() {
     let Some(path) = role() else { return };
     let mut listener = listen(&Address::Shm { path: path.into() });
@@ -136,7 +136,7 @@ fn r23_r24_r78_a_killed_server_is_gone_and_its_place_is_free() {
 }
 
 #[test]
-#[ignore = "the other process of the test below"]
+#[ignore = "the other process of another test"]
 fn child_client() {
     let Some(path) = role() else { return };
     let mut side = connect_when_there(&Address::Shm { path: path.into() }, 4096);
@@ -197,7 +197,7 @@ const CRASHES: [&str; 10] = [
 
 /// A client that kills itself as soon as it has come to `step`; but for one step that the server knows of.
 #[test]
-#[ignore = "the other process of the test below"]
+#[ignore = "the other process of another test"]
 fn child_crashes() {
     let Some(role) = role() else { return };
     let (step, path) = role.split_once(' ').unwrap();
@@ -253,7 +253,7 @@ fn r80_a_client_killed_at_any_step_leaves_the_server_clean() {
 }
 
 #[test]
-#[ignore = "the other process of the test above, where nothing else opens files"]
+#[ignore = "the other process of another test"]
 fn child_r80() {
     if role().is_none() {
         return;
@@ -325,7 +325,7 @@ fn a_thousand_connections_leave_no_descriptor_and_no_mapping() {
 }
 
 #[test]
-#[ignore = "the other process of the test above"]
+#[ignore = "the other process of another test"]
 fn child_thousand() {
     if role().is_none() {
         return;
@@ -383,7 +383,7 @@ fn r79_no_memory_is_an_error_of_the_setup() {
 }
 
 #[test]
-#[ignore = "the other process of the test above"]
+#[ignore = "the other process of another test"]
 fn child_no_memory() {
     if role().is_none() {
         return;

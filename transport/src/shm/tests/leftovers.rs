@@ -14,7 +14,7 @@ use super::{
     super::{connecting::other_folder, denied::refused},
     kill::{alone, role},
     listen::{files_in, path_of},
-    *,
+    skip, *,
 };
 
 fn refusal(address: &Address) -> String {
@@ -80,7 +80,7 @@ fn the_holder_of_a_name_is_named() {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_that_forks() {
     let Some(_) = role() else { return };
     let (folder, address) = place();
@@ -89,8 +89,7 @@ fn child_that_forks() {
     match unsafe { libc::fork() } {
         0 => {
             drop(listener);
-            // SAFETY: ends this process, and runs nothing that the parent's copy would run again.
-            unsafe { libc::_exit(0) }
+            leave(0)
         }
         child => {
             let child = rustix::process::Pid::from_raw(child).unwrap();
@@ -105,6 +104,74 @@ fn child_that_forks() {
 #[test]
 fn a_forked_child_removes_nothing() {
     alone("leftovers::child_that_forks");
+}
+
+/// Ends a forked child, with nothing of the parent's run again.
+fn leave(code: i32) -> ! {
+    // SAFETY: ends this process, and runs nothing that the parent's copy would run again.
+    unsafe { libc::_exit(code) }
+}
+
+#[test]
+#[ignore = "the other process of another test"]
+fn child_that_forks_while_connected() {
+    let Some(_) = role() else { return };
+    let (mut server, mut client) = pair(4096);
+    let mut exchange = |round: u32| {
+        client.send(&pattern(round, 100), round);
+        let frame = server.frame();
+        assert_eq!(frame.tag().0, round);
+        server.give_back(frame);
+    };
+    let mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains("memfd:gimmal")).count()
+    };
+    exchange(0);
+    assert!(mapped() > 0, "rings are mapped here");
+    for round in 1..20 {
+        // SAFETY: the child reads files of /proc and ends. The other thread of this process only waits, and holds no lock.
+        match unsafe { libc::fork() } {
+            0 => leave(i32::from(mapped() > 0) + 2 * i32::from(!all_close_on_exec())),
+            child => {
+                let child = rustix::process::Pid::from_raw(child).unwrap();
+                let options = rustix::process::WaitOptions::empty();
+                let (_, status) = rustix::process::waitpid(Some(child), options).unwrap().unwrap();
+                assert_eq!(
+                    status.exit_status(),
+                    Some(0),
+                    "1: it has the rings; 2: exec would leave descriptors open"
+                );
+            }
+        }
+        exchange(round);
+    }
+}
+
+/// Whether every descriptor of shared memory is closed by an exec.
+fn all_close_on_exec() -> bool {
+    let names =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| fd.ok()?.file_name().into_string().ok());
+    let kinds = ["memfd:gimmal", "socket:", "eventpoll", "eventfd"];
+    let is_ours = |name: &String| {
+        std::fs::read_link(format!("/proc/self/fd/{name}"))
+            .is_ok_and(|to| kinds.iter().any(|kind| to.to_string_lossy().contains(kind)))
+    };
+    let ours: Vec<String> = names.filter(is_ours).collect();
+    let closes = |name: &String| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{name}")).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & rustix::fs::OFlags::CLOEXEC.bits() != 0)
+    };
+    ours.len() > 3 && ours.iter().all(closes)
+}
+
+/// A child that is forked while connections are established has no ring to write to, closes all descriptors when it
+/// becomes another program, and its end disturbs nobody.
+#[test]
+fn r81_a_forked_child_has_no_ring_and_its_end_disturbs_nobody() {
+    alone("leftovers::child_that_forks_while_connected");
 }
 
 #[test]
@@ -134,8 +201,7 @@ fn what_the_file_system_refuses_names_the_file() {
 #[test]
 fn leftovers_of_another_user_are_named() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP leftovers_of_another_user_are_named: only root can become another user");
-        return;
+        return skip("only root can become another user");
     }
     let (folder, address) = place();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();

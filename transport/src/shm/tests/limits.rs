@@ -55,6 +55,9 @@ fn limit_bytes() -> u64 {
     connections * rings + loans + strangers + OWN_BYTES
 }
 
+/// A slice of the scheduler's: on a shared machine any echo may be late by it.
+const SLICE: Duration = Duration::from_millis(4);
+
 /// What the words of each refusal have in them.
 const CAUSES: [&str; 5] = [
     "does not speak gimmal's protocol",
@@ -190,7 +193,7 @@ impl Server<'_> {
 }
 
 #[test]
-#[ignore = "the server's process of the test below"]
+#[ignore = "the other process of another test"]
 fn child_limited_server() {
     let Some(path) = role() else { return };
     let (stop_at, seen_at) = (format!("{path}.stop"), format!("{path}.seen"));
@@ -303,7 +306,7 @@ fn reads_nothing(address: &Address, term: Term<'_>) {
 }
 
 #[test]
-#[ignore = "the attacker's process of the test below"]
+#[ignore = "the other process of another test"]
 fn child_limits_attacker() {
     let Some(role) = role() else { return };
     let (deed, path) = role.split_once(' ').unwrap();
@@ -368,7 +371,7 @@ fn a_peer_that_does_all_at_once_is_held_to_the_sum_of_the_limits() {
         let is_seen = counted.into_iter().any(|(count, what)| what.contains(cause) && count != "0");
         assert!(is_seen, "nobody was refused for {cause}: {said}");
     }
-    // Threads of three processes share the processors, so a few echoes say nothing, and short ones little.
-    let is_bounded = attacked <= quiet.saturating_mul(3).max(Duration::from_millis(250));
-    assert!(is_bounded || echoes.min(quiet_echoes) < 200, "others wait {attacked:?}");
+    // Threads of three processes share the processors, so a few echoes say nothing. A debug build shows its own slowness.
+    let is_judged = !cfg!(debug_assertions) && echoes.min(quiet_echoes) >= 200;
+    assert!(!is_judged || attacked <= quiet.saturating_mul(3).max(SLICE), "others wait {attacked:?}");
 }

@@ -162,7 +162,7 @@ fn server_side(mut listener: ShmListener) {
 }
 
 #[test]
-#[ignore = "the other process of the measurement"]
+#[ignore = "the other process of another test"]
 fn child_measured() {
     let Ok(path) = std::env::var(kill::ROLE) else { return println!("SKIP: run by measure_echo") };
     pin(1);
@@ -170,7 +170,7 @@ fn child_measured() {
 }
 
 #[test]
-#[ignore = "a measurement: needs --release and a quiet machine with two cores"]
+#[ignore = "a measurement, for a release build and a quiet machine"]
 fn measure_echo() {
     let (_folder, address) = place();
     let Address::Shm { path } = &address else { panic!() };
@@ -234,7 +234,7 @@ fn send_and_receive(client: &mut Side, server: &mut Side, batch: usize) {
 
 /// What the port costs without anybody else: both ends on this thread, warm in its cache.
 #[test]
-#[ignore = "a measurement: needs --release"]
+#[ignore = "a measurement, for a release build and a quiet machine"]
 fn measure_cost() {
     println!("Event {} B, RxFrame {} B", size_of::<crate::Event>(), size_of::<RxFrame>());
     let (mut server, mut client) = pair(RING);

@@ -15,13 +15,14 @@ mod measure;
 mod misuse;
 mod named;
 mod park;
+mod run;
 mod shortage;
 mod sleep;
 mod theirs;
-mod together;
 mod trust;
 
 use std::{
+    io::Write as _,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
@@ -38,6 +39,13 @@ use crate::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Reports that the calling test skips itself, and why: as `skip` of the testkit, which is built on this crate.
+fn skip(why: &str) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a test");
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {why}");
+}
 
 /// A folder that goes away, and an address in it.
 fn place() -> (tempfile::TempDir, Address) {

@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{
     kill::{ROLE, alone, role, this_binary},
-    *,
+    skip, *,
 };
 use crate::{
     AcceptError, Gate, LoanError, PortError, RejectReason,
@@ -38,7 +38,7 @@ fn busy() -> Duration {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_listener() {
     let Some(_) = role() else { return };
     let (_folder, address) = place();
@@ -49,7 +49,7 @@ fn child_listener() {
     for _ in 0..3 {
         assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
     }
-    assert_eq!(listener.rejected(), 0);
+    assert_eq!(listener.rejections().count(), 0);
     drop(taken);
     let mut waiting = connect(&address, &gate).unwrap();
     let mut later = connect(&address, &gate).unwrap();
@@ -60,7 +60,7 @@ fn child_listener() {
     assert!(busy() - started < Duration::from_millis(20), "it spins");
     drop(taken);
     assert!(listener.accept(SECOND).unwrap().is_some());
-    assert_eq!(listener.rejected(), 0, "it had only to wait");
+    assert_eq!(listener.rejections().count(), 0, "it had only to wait");
     let _ = waiting.poll(Duration::ZERO);
     assert!(listener.accept(SECOND).unwrap().is_some());
     let _ = later.poll(Duration::ZERO);
@@ -68,11 +68,11 @@ fn child_listener() {
     let mut refused = connect(&address, &gate).unwrap();
     let taken = take_descriptors();
     let until = Instant::now() + 10 * SECOND;
-    while listener.rejected() == 0 {
+    while listener.rejections().count() == 0 {
         assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
         assert!(Instant::now() < until, "nobody is refused");
     }
-    assert_eq!(listener.last_rejected(), Some(RejectReason::Overloaded));
+    assert_eq!(listener.rejections().last(), Some(RejectReason::Overloaded));
     let error = refused.poll(SECOND).unwrap().unwrap_err();
     let reason = RejectReason::Overloaded;
     assert_eq!(error, ConnectError::Rejected { address: address.to_string(), reason, data: Vec::new() });
@@ -91,7 +91,7 @@ fn a_listener_outlives_a_shortage_of_descriptors() {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_hello() {
     let Some(_) = role() else { return };
     let (_folder, address) = place();
@@ -112,7 +112,7 @@ fn a_hello_without_a_descriptor_names_the_limit() {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_grant() {
     let Some(_) = role() else { return };
     let (_folder, address) = place();
@@ -141,7 +141,7 @@ fn a_grant_without_a_descriptor_ends_both_sides_with_the_cause() {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_pool() {
     let Some(_) = role() else { return };
     let (mut server, mut client) = pair(4096);
@@ -194,12 +194,12 @@ fn take_mappings() -> Vec<Region> {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_mappings() {
     let Some(_) = role() else { return };
     let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     if limit > 300_000 {
-        return println!("SKIP: {limit} mappings take too long");
+        return skip("vm.max_map_count is too large to be used up");
     }
     let (_folder, address) = place();
     let mut listener = listen(&address);
@@ -241,7 +241,7 @@ fn a_lack_of_mappings_is_named_and_passes() {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_file_size() {
     let Some(_) = role() else { return };
     let (mut server, mut client) = pair(4096);
@@ -278,7 +278,7 @@ fn a_limit_of_file_sizes_is_an_error_and_no_signal() {
 }
 
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_port() {
     let Some(_) = role() else { return };
     let (folder, address) = place();
@@ -301,7 +301,7 @@ fn child_port() {
 
 /// Everything that makes system calls, at the path that it is told.
 #[test]
-#[ignore = "in a process of its own: see below"]
+#[ignore = "the other process of another test"]
 fn child_whole() {
     let Some(path) = role() else { return };
     let key = crate::Key::new(&[7; 32]).unwrap();
@@ -353,13 +353,13 @@ fn injected(call: &str, error: &str) -> bool {
     let output = match strace.output() {
         Ok(output) => output,
         Err(error) => {
-            println!("SKIP: no strace: {error}");
+            skip(&format!("strace does not run: {error}"));
             return false;
         }
     };
     let erred = String::from_utf8_lossy(&output.stderr);
     if erred.contains("strace: ") {
-        println!("SKIP: strace cannot trace here: {erred}");
+        skip("strace cannot trace here");
         return false;
     }
     let said = String::from_utf8_lossy(&output.stdout);

@@ -12,7 +12,7 @@ use super::{
         table::Stage,
     },
     kill::{alone, role},
-    *,
+    skip, *,
 };
 use crate::{
     AccessError, Accessed, Gate, Offer, OneSided, Remote, Violation,
@@ -215,8 +215,7 @@ fn exposed_memory_on_huge_pages_is_refused() {
     let fd = match rustix::fs::memfd_create("huge", flags) {
         Ok(fd) => fd,
         Err(errno) => {
-            println!("SKIP exposed_memory_on_huge_pages_is_refused: no hugetlbfs here ({errno})");
-            return;
+            return skip(&format!("no huge pages: {errno}"));
         }
     };
     let bytes: u64 = 2 << 20;
@@ -255,7 +254,7 @@ fn all_peers_together_leave_mappings_for_the_rest() {
 }
 
 #[test]
-#[ignore = "the other process of the test above, whose mappings are counted"]
+#[ignore = "the other process of another test"]
 fn child_all_peers() {
     if role().is_none() {
         return;

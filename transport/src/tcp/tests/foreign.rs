@@ -3,20 +3,23 @@
 use rustix::net::sockopt;
 
 use super::*;
-use crate::{Refusal, RejectReason};
+use crate::{
+    ConnectError, Refusal, RejectReason,
+    hello::{VERSION, encode_reject},
+};
 
 /// What the listener says, and why it counts the client as refused.
 fn told(listener: &mut TcpListener, client: &mut TcpStream) -> (Option<RejectReason>, Option<RejectReason>) {
-    let before = listener.rejected();
+    let before = listener.rejections().count();
     let until = Instant::now() + Duration::from_secs(10);
-    while listener.rejected() == before {
+    while listener.rejections().count() == before {
         assert!(listener.accept(Duration::from_millis(10)).unwrap().is_none(), "it was handed out");
         assert!(Instant::now() < until, "it was not refused");
     }
     let mut answer = Vec::new();
     client.set_read_timeout(Some(SECOND)).unwrap();
     let _ = client.read_to_end(&mut answer);
-    (Refusal::decode(&answer).map(|refusal| refusal.reason()), listener.last_rejected())
+    (Refusal::decode(&answer).map(|refusal| refusal.reason()), listener.rejections().last())
 }
 
 /// An HTTP client, a TLS client, a scanner that says nothing and leaves: each is refused by name, at once.
@@ -35,6 +38,55 @@ fn foreign_clients_are_refused_by_name() {
     let mut client = dial(&listener);
     client.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(told(&mut listener, &mut client).1, Some(RejectReason::NotOurs), "a scanner");
+}
+
+/// The version before ours and the one behind it, as clients and as servers.
+#[test]
+fn versions_beside_ours_refuse_each_other_by_name() {
+    let gate = Tcp.open_port(&config(4096)).unwrap().gate();
+    for other in [VERSION - 1, VERSION + 1] {
+        let mut listener = listen(&ListenOptions::default());
+        let mut bytes = hello(&config(4096), 1).encode();
+        bytes[4] = other;
+        let mut client = dial(&listener);
+        client.write_all(&bytes).unwrap();
+        let (read, counted) = told(&mut listener, &mut client);
+        assert_eq!(counted, Some(RejectReason::Version { ours: VERSION, theirs: other }));
+        assert_eq!(read, Some(RejectReason::Version { ours: other, theirs: VERSION }));
+        // As a server it refuses our hello, or answers with its own.
+        let mut reject = encode_reject(RejectReason::Version { ours: other, theirs: VERSION });
+        reject[4] = other;
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: Address = format!("tcp://{}", server.local_addr().unwrap()).parse().unwrap();
+        for answer in [&bytes[..], &reject[..]] {
+            let mut connecting = Tcp.connect(&address, &gate, &ConnectOptions::default()).unwrap();
+            let play = std::thread::spawn({
+                let (server, answer) = (server.try_clone().unwrap(), answer.to_vec());
+                move || {
+                    let (mut peer, _) = server.accept().unwrap();
+                    peer.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+                    peer.write_all(&answer).unwrap();
+                    peer
+                }
+            });
+            let until = Instant::now() + Duration::from_secs(10);
+            let error = loop {
+                assert!(Instant::now() < until, "no answer");
+                if let Some(outcome) = connecting.poll(Duration::from_millis(10)) {
+                    break outcome.unwrap_err();
+                }
+            };
+            drop(play.join().unwrap());
+            let is_named = matches!(
+                error,
+                ConnectError::Foreign { reason, .. } | ConnectError::Rejected { reason, .. }
+                    if reason == RejectReason::Version { ours: VERSION, theirs: other }
+            );
+            assert!(is_named, "{error}");
+            let words = format!("protocol version {other} and this side {VERSION}; upgrade the older one");
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+    }
 }
 
 /// A client that writes a byte now and then has its place for the handshake's time, and no longer.
@@ -100,10 +152,23 @@ fn one_source_has_half_of_the_places() {
     let silent: Vec<_> = (0..WAITING_MAX).map(|_| dial(&listener)).collect();
     let until = Instant::now() + Duration::from_secs(10);
     let refused = (WAITING_MAX - WAITING_OF_ONE_MAX) as u64;
-    while listener.rejected() < refused {
+    while listener.rejections().count() < refused {
         assert!(listener.accept(Duration::from_millis(1)).unwrap().is_none());
         assert!(Instant::now() < until);
     }
-    assert_eq!(listener.last_rejected(), Some(RejectReason::Overloaded));
+    assert_eq!(listener.rejections().last(), Some(RejectReason::Overloaded));
+    drop(silent);
+}
+
+/// Silent clients of a host make room for one of the same host that speaks, once they had their chance.
+#[test]
+fn a_source_does_not_shut_itself_out() {
+    let mut listener = listen(&ListenOptions { backlog: 256, ..ListenOptions::default() });
+    let silent: Vec<_> = (0..super::super::listener::WAITING_OF_ONE_MAX).map(|_| dial(&listener)).collect();
+    assert!(listener.accept(Duration::from_millis(200)).unwrap().is_none());
+    let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(4096)).unwrap());
+    let (accepted, _connected) = links(&mut listener, &server, &client);
+    Side::adopt(server, accepted).opened();
+    assert_eq!(listener.rejections().count(), 1);
     drop(silent);
 }

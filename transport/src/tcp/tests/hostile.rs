@@ -1,6 +1,12 @@
 //! A peer that lies: in its frames, its records, its credit.
 
-use super::{super::record::Ask, *};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+
+use super::{
+    super::{record::Ask, table::LEAVING_MAX, wire::Wire},
+    idle::lives,
+    *,
+};
 use crate::{Gate, Transfer, Violation, mem::Offer};
 
 /// How the connection of a peer that says `bytes` ends.
@@ -120,6 +126,77 @@ fn only_what_was_offered_is_sent() {
         client.set_nonblocking(false).unwrap();
         assert_eq!(answer, Record::End { id, status: 1 }.encode());
     }
+}
+
+/// A peer that asks and reads no answer is owed so many records, and no more.
+#[test]
+fn a_peer_that_reads_no_record_is_closed() {
+    let (mut side, mut client) = open(4096);
+    let (what, body) = Ask::Pull { key: 1, at: 0, len: 8 }.encode();
+    let asks = [&Record::Ask { id: 0, what }.encode()[..], &body].concat().repeat(1000);
+    client.set_nonblocking(true).unwrap();
+    // The kernel keeps little of it.
+    sockopt::set_socket_recv_buffer_size(&client, 4096).unwrap();
+    lives(&side).for_each(|live| sockopt::set_socket_send_buffer_size(live.wire.socket(), 4096).unwrap());
+    let (until, mut written) = (Instant::now() + Duration::from_secs(60), 0);
+    let reason = loop {
+        assert!(Instant::now() < until, "not closed");
+        written += client.write(&asks[written % asks.len()..]).unwrap_or(0);
+        if let Some(Came::Closed { reason, .. }) = side.poll().pop() {
+            break reason;
+        }
+        assert!(lives(&side).all(|live| live.out.records_memory() <= 256 << 10));
+    };
+    assert_eq!(reason, malformed("number of requests: more than were granted"));
+}
+
+/// What left is forgotten, although a peer that reads slowly always leaves some behind.
+#[test]
+fn records_for_a_slow_reader_take_no_more_memory() {
+    let (mut side, _client) = open(4096);
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
+    let (mut wire, record) = (Wire::Plain(ours), Record::End { id: 0, status: 1 });
+    let out = &mut side.port.table.slots[0].live.as_mut().unwrap().out;
+    for number in 0..200_000 {
+        if !out.say(record, &[]) {
+            let _ = rustix::io::read(&theirs, &mut [0; 4096]);
+            out.send(&mut wire).unwrap();
+            assert!(out.say(record, &[]) && !out.is_empty(), "{number}: there is room");
+        }
+    }
+    assert!(out.records_memory() <= 256 << 10, "{} bytes for records", out.records_memory());
+}
+
+/// A peer that never closes its end keeps a socket for a second, and at most 64 do.
+#[test]
+fn sockets_of_connections_that_ended_are_few_and_soon_gone() {
+    let mut listener = listen(&ListenOptions::default());
+    let port = Tcp.open_port(&config(4096)).unwrap();
+    let (accepted, client) = greet(&mut listener, &port, 4096);
+    let (mut side, mut clients) = (Side::adopt(port, accepted), vec![client]);
+    let mut conns = vec![side.conn];
+    while conns.len() < LEAVING_MAX + 4 {
+        let (accepted, client) = greet(&mut listener, &side.port, 4096);
+        conns.push(side.port.adopt(accepted, Time(0)).unwrap());
+        clients.push(client);
+    }
+    for conn in &conns {
+        side.port.close(*conn, CloseReason::Local, Time(0));
+    }
+    // Time is what the port is told.
+    let mut ends = |now| {
+        let mut ended = 0;
+        for _ in 0..64 {
+            let came = testing::poll(&mut side.port, now, &mut side.batch);
+            ended += came.iter().filter(|came| matches!(came, Came::Closed { .. })).count();
+        }
+        (ended, side.port.table.leaving.len())
+    };
+    assert_eq!(ends(Time(0)), (conns.len(), LEAVING_MAX));
+    assert_eq!(ends(Time(0).plus(2 * SECOND)), (0, 0));
+    drop(clients);
 }
 
 /// Seeded noise behind the grant: it ends in a close or is waited for, and nothing panics.

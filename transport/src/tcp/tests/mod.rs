@@ -3,9 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers, loud failures")]
 
 mod foreign;
+mod handover;
 mod hostile;
+mod idle;
 mod record;
+mod sleep;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::{
     io::{Read, Write},
@@ -33,7 +38,7 @@ fn listen(options: &ListenOptions) -> TcpListener {
 }
 
 fn dial(listener: &TcpListener) -> TcpStream {
-    let Address::Tcp { host, port } = listener.address() else { panic!() };
+    let Address::Tcp { host, port, .. } = listener.address() else { panic!() };
     TcpStream::connect((host.as_str(), port)).unwrap()
 }
 
@@ -41,7 +46,14 @@ fn dial(listener: &TcpListener) -> TcpStream {
 fn links(listener: &mut TcpListener, server: &TcpPort, client: &TcpPort) -> (TcpLink, TcpLink) {
     let options = ConnectOptions::default();
     let mut connecting = Tcp.connect(&listener.address(), &client.gate(), &options).unwrap();
-    let incoming = listener.accept(SECOND).unwrap().expect("a client is there");
+    let until = Instant::now() + Duration::from_secs(10);
+    let incoming = loop {
+        // A busy host may connect the socket only later; then the hello goes out here.
+        assert!(connecting.poll(Duration::ZERO).is_none() && Instant::now() < until, "a client is there");
+        if let Some(incoming) = listener.accept(Duration::from_millis(10)).unwrap() {
+            break incoming;
+        }
+    };
     let accepted = incoming.accept(&server.gate()).unwrap();
     (accepted, connecting.poll(SECOND).expect("the server answered").unwrap())
 }
@@ -104,17 +116,23 @@ impl Side {
 /// A server with an open connection, and the raw socket of its client.
 fn open(ring_bytes: u32) -> (Side, TcpStream) {
     let mut listener = listen(&ListenOptions::default());
-    let mut client = dial(&listener);
-    client.write_all(&hello(&config(ring_bytes), 1).encode()).unwrap();
     let port = Tcp.open_port(&config(ring_bytes)).unwrap();
+    let (accepted, client) = greet(&mut listener, &port, ring_bytes);
+    let mut side = Side::adopt(port, accepted);
+    side.opened();
+    (side, client)
+}
+
+/// A link for `port`, and the raw socket of its client.
+fn greet(listener: &mut TcpListener, port: &TcpPort, ring_bytes: u32) -> (TcpLink, TcpStream) {
+    let mut client = dial(listener);
+    client.write_all(&hello(&config(ring_bytes), 1).encode()).unwrap();
     let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
     client.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     client.write_all(&Record::Grant.encode()).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     client.set_nodelay(true).unwrap();
-    let mut side = Side::adopt(port, accepted);
-    side.opened();
-    (side, client)
+    (accepted, client)
 }
 
 /// A frame as it travels.

@@ -13,6 +13,7 @@ fn records_and_requests_round_trip() {
         Record::Data { id: u32::MAX, bytes: 0 },
         Record::Put { id: 0, bytes: 65_536 },
         Record::End { id: 1, status: 9 },
+        Record::Pulse,
     ] {
         let bytes = record.encode();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -41,7 +42,7 @@ fn a_golden_record() {
 
 #[test]
 fn what_is_no_record_is_a_violation() {
-    for kind in (0..64).filter(|kind| !(1..=7).contains(kind)) {
+    for kind in (0..64).filter(|kind| !(1..=8).contains(kind)) {
         assert!(Record::decode(join(0, kind), 0).is_err(), "kind {kind}");
     }
     assert!(Record::decode(join(1, 1), 0).is_err(), "a length");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  (name) ─► Resolving ─ADDR_RESOLVED─► Routing ─ROUTE_RESOLVED─► Connecting ─ESTABLISHED─► LinkParts
-//!               │  └─ ADDR_ERROR: the next address       │            │ rdma_connect on a helper thread
+//!               │  └─ ADDR_ERROR: the next address       │            │ calls that may block: on helper threads
 //!               └──────────── own deadline, any other event ──────────┴─► ConnectError
 //! ```
 //! A step returns what to do next (`Next`) or why it failed (`Failure`). The control thread carries that out.
@@ -16,7 +16,7 @@ use std::{
 
 use gimmal_rdma::{
     cm::Target,
-    id::{CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdOption, PortSpace},
+    id::{Blocking, BlockingCall, CmEvent, CmId, EventChannel, EventKind, IdOption, PortSpace},
 };
 
 use crate::{
@@ -37,6 +37,10 @@ pub(crate) type Outcome = Result<LinkParts, ConnectError>;
 /// The longest time-out of one resolving call. The attempt's own deadline may end it earlier.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
 
+/// One of the attempts that run at once: it lasts as long as the attempt and its helper thread.
+#[derive(Debug)]
+pub(crate) struct Running(#[expect(dead_code, reason = "its holders are counted")] pub(crate) Arc<()>);
+
 /// One call to connect, with what its steps need.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -45,6 +49,8 @@ pub(crate) struct Attempt {
     pub(crate) address: String,
     pub(crate) host: String,
     pub(crate) port: u16,
+    /// The `service` of our hello.
+    pub(crate) service: u16,
     /// The targets that are left to try. Empty until the name is resolved.
     pub(crate) candidates: VecDeque<Target>,
     /// The target that is being tried.
@@ -56,8 +62,8 @@ pub(crate) struct Attempt {
     /// Our addresses to connect from, if the caller chose a device or a source.
     pub(crate) sources: Vec<IpAddr>,
     pub(crate) deadline: Instant,
-    /// Counts this attempt among those that run.
-    pub(crate) running: Option<Arc<()>>,
+    /// Counts this attempt among those that run, until its helper thread has returned too.
+    pub(crate) running: Option<Arc<Running>>,
     pub(crate) outcome: SyncSender<Outcome>,
 }
 
@@ -136,10 +142,12 @@ pub(crate) struct Active {
 
 /// What to do for an attempt that goes on.
 pub(crate) enum Next {
-    /// Read the events of the device that the id is bound to.
+    /// Read the events of the device that the id is bound to, whose path is known already.
     Watch(Arc<PortDevice>),
+    /// Call `rdma_resolve_route`, and read the events of the device that the id is bound to.
+    Route(Arc<PortDevice>, BlockingCall),
     /// Call `rdma_connect`.
-    Call(ConnectCall),
+    Connect(BlockingCall),
     /// Hand out the established connection.
     Link(Box<LinkParts>),
 }
@@ -200,8 +208,12 @@ impl Active {
         self.attempt.timeout(self.step()).into()
     }
 
-    /// Describes a failure of `rdma_connect` itself, which is how iWARP reports a refusal.
+    /// Describes a failure of a call itself. That of `rdma_connect` is how iWARP reports a refusal.
     pub(crate) fn call_failed(&self, errno: i32) -> Failure {
+        if matches!(self.step, Step::Routing(_)) {
+            let error = self.attempt.resolve_error("rdma_resolve_route", errno);
+            return Failure { error, try_next: true };
+        }
         let error = reject::connect_error(&self.attempt.address, errno.saturating_neg(), &[]);
         Failure { error, try_next: errno != libc::EINVAL }
     }
@@ -252,12 +264,17 @@ impl Active {
         let choice = attempt.options.device.as_ref();
         let name = device.context.name();
         ports::check_device(choice, &attempt.address, &name, id.info().port).map_err(next)?;
-        let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
-            None | Some([]) => id.resolve_route(attempt.left()),
-            Some(routes) => id.set(IdOption::Paths(routes)),
-        };
-        routed.map_err(|errno| next(attempt.resolve_error("rdma_resolve_route", errno)))?;
-        Ok(Next::Watch(device))
+        match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
+            None | Some([]) => {
+                let route = Blocking::ResolveRoute(attempt.left());
+                // SAFETY: `Attempts` runs it at once, or marks the entry busy until it returns: a busy id is kept and left alone.
+                Ok(Next::Route(device, unsafe { id.blocking_call(route) }))
+            }
+            Some(routes) => {
+                id.set(IdOption::Paths(routes)).map_err(|errno| self.call_failed(errno))?;
+                Ok(Next::Watch(device))
+            }
+        }
     }
 
     /// Handles ROUTE_RESOLVED: makes the call that connects.
@@ -265,6 +282,7 @@ impl Active {
         let attempt = &self.attempt;
         let ack_timeout = lane.set_ack_timeout(id, attempt.options.ack_timeout);
         let mut hello = lane.hello(&attempt.shared.config, attempt.options.trust, attempt.nonce);
+        hello.service = attempt.service;
         let request = request(&mut hello, attempt.options.key.as_ref());
         let mut params = lane.params(&hello, request, None);
         if let Some(target) = &attempt.current {
@@ -272,8 +290,8 @@ impl Active {
             params.private.splice(0..0, target.connect_data.iter().copied());
         }
         self.step = Step::Connecting { lane, hello, ack_timeout };
-        // SAFETY: the entry is marked busy until the call has returned, and a busy id is neither destroyed nor used.
-        Next::Call(unsafe { id.connect_call(params) })
+        // SAFETY: `Attempts` runs it at once, or marks the entry busy until it returns: a busy id is kept and left alone.
+        Next::Connect(unsafe { id.blocking_call(Blocking::Connect(params)) })
     }
 
     /// Handles ESTABLISHED, whose private data is the peer's hello. Makes nothing for a peer that has not proved its key.

@@ -11,18 +11,19 @@ use std::{
 
 use gimmal_rdma::{
     cm::{CmError, Target},
-    id::{CmEvent, ConnectCall, IdKey},
+    id::{BlockingCall, CmEvent, IdKey},
 };
 
 use crate::{
     ConnectError, Instant, PortError, thread,
     verbs::control::{
-        attempt::{Active, Attempt, Failure, Next, Outcome},
+        attempt::{Active, Attempt, Failure, Next, Outcome, Running},
         entry::{Entry, Live, Role},
         ids::Ids,
+        lane::Lane,
         mailbox::{Command, Mailbox},
         naming,
-        table::Action,
+        table::{Action, State},
     },
 };
 
@@ -85,7 +86,7 @@ impl Attempts {
             && let Some(at) = self.pending.iter().position(|attempt| !attempt.candidates.is_empty())
             && let Some(mut attempt) = self.pending.remove(at)
         {
-            attempt.running = Some(Arc::clone(&self.running));
+            attempt.running = Some(Arc::new(Running(Arc::clone(&self.running))));
             next_address(ids, attempt, None);
         }
     }
@@ -99,7 +100,11 @@ impl Attempts {
         let Role::Active(active) = &mut entry.role else { return };
         let failure = match active.advance(action, event, &mut entry.id, handle) {
             Ok(Next::Watch(device)) => return ids.watches.add(&device),
-            Ok(Next::Call(call)) => match self.call(entry, call) {
+            Ok(Next::Route(device, call)) => match self.call(entry, call) {
+                Ok(()) => return ids.watches.add(&device),
+                Err(failure) => failure,
+            },
+            Ok(Next::Connect(call)) => match self.call(entry, call) {
                 Ok(()) => return,
                 Err(failure) => failure,
             },
@@ -111,7 +116,7 @@ impl Attempts {
                 return;
             }
             Err(failure) => {
-                if action == Action::Accepted && !entry.busy {
+                if action == Action::Accepted {
                     // The peer believes that it is connected.
                     let _ = entry.id.disconnect();
                 }
@@ -121,24 +126,30 @@ impl Attempts {
         fail(ids, event.key, |_| failure);
     }
 
-    /// Runs `rdma_connect`. On iWARP it can block (siw), so it runs on a thread of its own.
-    fn call(&self, entry: &mut Entry, call: ConnectCall) -> Result<(), Failure> {
+    /// Makes the next call on the id of an attempt: on a thread of its own where it may block.
+    fn call(&self, entry: &mut Entry, call: BlockingCall) -> Result<(), Failure> {
         let handle = entry.handle();
         let Role::Active(active) = &entry.role else { return Ok(()) };
-        if active.lane().is_none_or(|lane| !lane.iwarp()) {
-            // On IB it only sends the request.
+        let is_iwarp = active.lane().is_some_and(Lane::iwarp);
+        let is_connecting = active.state() == State::Connecting;
+        // siw connects its TCP socket inside; elsewhere the request is only sent. On iWARP nobody is asked for a route.
+        let may_block = if is_connecting { is_iwarp } else { !is_iwarp && naming::has_resolver() };
+        if !may_block {
             return call.run().map_err(|errno| active.call_failed(errno));
         }
-        let mailbox = self.mailbox.clone();
-        let helper = thread::spawn("gimmal-connect", move || {
+        let (mailbox, running) = (self.mailbox.clone(), active.attempt.running.clone());
+        let name = if is_connecting { "gimmal-connect" } else { "gimmal-route" };
+        let helper = thread::spawn(name, move || {
             let result = call.run();
+            // Until here its attempt counts as running, also after its time-out: no more threads than attempts wait.
+            drop(running);
             mailbox.send(Command::Called { handle, result });
         });
         helper.map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
             ConnectError::from(PortError::System { step: "starting a thread", errno })
         })?;
-        (entry.busy, entry.unanswered) = (true, true);
+        (entry.busy, entry.unanswered) = (true, is_connecting);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use gimmal_rdma::id::CmId;
+use gimmal_rdma::id::{CmEvent, CmId};
 
 use crate::verbs::{
     control::{
@@ -41,7 +41,7 @@ pub(crate) enum Role {
     Active(Active),
     Requested(Requested),
     Live(Live),
-    /// To be destroyed when `rdma_connect` has returned and the kernel has reported how it went.
+    /// To be destroyed when its helper thread has returned and the kernel has reported how the attempt went.
     Dying(Option<Lane>),
 }
 
@@ -82,8 +82,10 @@ impl Role {
 pub(crate) struct Entry {
     pub(crate) id: CmId,
     pub(crate) serial: u64,
-    /// A helper thread runs `rdma_connect` on it.
+    /// A helper thread runs a call on it. Nobody else uses the id meanwhile.
     pub(crate) busy: bool,
+    /// What the CM reported while it was busy.
+    pub(crate) held: Vec<CmEvent>,
     /// Connecting over iWARP, and no event has reported the outcome. Until one does, destroying the id would block this
     /// thread in the kernel until the peer answers (`iw_destroy_cm_id`).
     pub(crate) unanswered: bool,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     ConnId, Exposed, LoanError, PoolMemory, SharedState,
-    mem::{Loan, MemoryNode, UserBytes, UserMemory},
+    mem::{Account, Loan, MemoryNode, UserBytes, UserMemory},
     provider::Gate,
     verbs::control::{
         mailbox::ControlHandle,
@@ -20,30 +20,31 @@ pub struct VerbsGate {
 }
 
 impl VerbsGate {
-    /// The device of which `conn` may have memory of `bytes`.
-    fn admit(&self, conn: ConnId, bytes: usize) -> Result<Arc<PortDevice>, LoanError> {
+    /// The device of which `conn` may have memory of `bytes`, and its account.
+    fn admit(&self, conn: ConnId, bytes: usize) -> Result<(Arc<PortDevice>, Arc<Account>), LoanError> {
         let (bytes, limit) = (bytes as u64, self.shared.config.bulk_bytes_max);
         if bytes > limit {
             return Err(LoanError::TooLarge { bytes, limit });
         }
-        self.shared.device_of(conn).ok_or(LoanError::Closed)
+        self.shared.seated_at(conn).ok_or(LoanError::Closed)
     }
 }
 
 impl Gate for VerbsGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
-        Ok(self.admit(conn, bytes)?.pool.allocate(bytes)?.loan)
+        let (device, account) = self.admit(conn, bytes)?;
+        Ok(device.pool.lend(&account, bytes)?.loan)
     }
 
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
         if bytes.is_empty() {
             return Ok(self.allocate(conn, 0)?.read_only());
         }
-        self.admit(conn, bytes.len())?.borrowed.lend(bytes)
+        self.admit(conn, bytes.len())?.0.borrowed.lend(bytes)
     }
 
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
-        self.admit(conn, bytes)?.exposures.expose(bytes)
+        self.admit(conn, bytes)?.0.exposures.expose(bytes)
     }
 
     fn shared_receives(&self) -> Vec<SharedState> {

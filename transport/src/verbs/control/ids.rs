@@ -83,14 +83,15 @@ impl Ids {
     /// Adds an id. Returns its handle.
     pub(crate) fn keep(&mut self, id: CmId, role: Role) -> Handle {
         self.serial += 1;
-        let entry = Entry { id, serial: self.serial, busy: false, unanswered: false, role };
+        let held = Vec::new();
+        let entry = Entry { id, serial: self.serial, busy: false, held, unanswered: false, role };
         let handle = entry.handle();
         self.table.insert(handle.key, entry);
         handle
     }
 
-    /// Destroys an id now, or when `rdma_connect` has returned and the kernel would not block. Returns the attempt that it
-    /// was for.
+    /// Destroys an id now, or when its helper thread has returned and the kernel would not block. Returns the attempt that
+    /// it was for.
     pub(crate) fn bury(&mut self, key: IdKey) -> Option<Box<Attempt>> {
         let mut entry = self.table.remove(&key)?;
         let (attempt, lane) = std::mem::replace(&mut entry.role, Role::Dying(None)).split();
@@ -109,7 +110,7 @@ impl Ids {
             // Its id went with the device; the queue pair did too.
             return;
         };
-        if !entry.busy && lane.iwarp() {
+        if lane.iwarp() {
             // So that the peer hears of an end and not of a reset; EINVAL: it is down already. On IB the destruction of
             // the id asks for the same.
             let _ = entry.id.disconnect();

@@ -186,6 +186,7 @@ impl Lane {
             responder_resources: responders.min(limits.responder_resources),
             initiator_depth: depth.min(limits.initiator_depth),
             lane: 0,
+            service: 0,
             nonce,
         }
     }
@@ -347,9 +348,11 @@ fn queue_sizes<'a>(
     let request = QpRequest {
         send_entries: u32::from(sends_for(config, shared)) + u32::from(depth) + 2,
         recv_entries: if shared { 0 } else { u32::from(config.arrivals) + 2 },
+        pieces: 1,
         inline_bytes: inline_bytes.into(),
         srq: reserve.map(|reserve| reserve.queue.srq()),
         kind: QpType::Rc,
+        create_flags: None,
     };
     let limit = device.limits.qp_entries;
     for (field, value) in [

@@ -88,7 +88,7 @@ impl Ids {
     pub(crate) fn request(&mut self, mut event: CmEvent) {
         let Some(id) = event.request.take() else { return };
         let Some(Role::Listener(listening)) = self.get(event.key).map(|entry| &entry.role) else { return };
-        let requested = match Requested::read(&event, &id, &listening.options) {
+        let requested = match Requested::read(&event, &id, listening) {
             Ok(requested) => requested,
             Err(reason) => {
                 listening.rejected.note(reason, || format!("{:?}", id.info().peer));
@@ -99,9 +99,11 @@ impl Ids {
             }
         };
         let (requests, hello, peer) = (listening.requests.clone(), requested.hello, requested.peer.clone());
+        let rejected = Arc::clone(&listening.rejected);
         let handle = self.keep(id, Role::Requested(requested));
         if requests.try_send(Request { handle, hello, peer }).is_err() {
             // As many wait as the backlog allows.
+            rejected.note(RejectReason::Overloaded, || format!("request {handle:?}"));
             self.reject(handle, &RejectReason::Overloaded.into());
         }
     }

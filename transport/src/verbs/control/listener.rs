@@ -76,8 +76,8 @@ pub struct VerbsListener {
 impl VerbsListener {
     pub(crate) fn start(
         control: &Arc<ControlHandle>,
-        host: &str,
-        port: u16,
+        (host, port): (&str, u16),
+        service: Option<u16>,
         options: &ListenOptions,
     ) -> Result<Self, ListenError> {
         let mut addresses = listen_addresses(host, port)?;
@@ -87,11 +87,12 @@ impl VerbsListener {
         let (sender, requests) = sync_channel(usize::from(options.backlog.max(1)));
         let (ticket, rejected) = (control.ticket(), Arc::<Rejected>::default());
         let (options, counted) = (options.clone(), Arc::clone(&rejected));
-        let listening = Listening { ticket, requests: sender, rejected: counted, options };
+        let listening = Listening { ticket, requests: sender, rejected: counted, options, service };
         let (reply, answer) = sync_channel(1);
         control.send(Command::Listen { addresses, listening, reply });
         let bound = answer.recv().map_err(|_| mailbox::gone())??;
-        let address = Address::Rdma { host: host.to_owned(), port: bound, via: Via::default() };
+        let via = Via { service, ..Via::default() };
+        let address = Address::Rdma { host: host.to_owned(), port: bound, via };
         Ok(Self { control: Arc::clone(control), address, ticket, requests, rejected })
     }
 }
@@ -115,12 +116,8 @@ impl Listener for VerbsListener {
         }
     }
 
-    fn rejected(&self) -> u64 {
-        self.rejected.count()
-    }
-
-    fn last_rejected(&self) -> Option<RejectReason> {
-        self.rejected.last()
+    fn rejections(&self) -> &Arc<Rejected> {
+        &self.rejected
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) enum Command {
         ticket: u64,
         result: Result<Vec<Target>, CmError>,
     },
-    /// `rdma_connect` has returned on a helper thread.
+    /// A call on the id has returned on a helper thread.
     Called {
         handle: Handle,
         result: Result<(), i32>,
@@ -138,7 +138,7 @@ impl Drop for ControlHandle {
         self.mailbox.send(Command::Stop);
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         if ended.recv_timeout(END_WAIT).is_err() {
-            tracing::debug!("an rdma_connect still runs; the control thread ends when it returns");
+            tracing::debug!("a helper thread is still in a call; the control thread ends when it returns");
         }
     }
 }

@@ -1,6 +1,10 @@
 //! From a host and a port to what an attempt tries, in order. Through the same resolver as the raw CM.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::{
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use gimmal_rdma::cm::{CmError, Resolve, Target};
 
@@ -9,11 +13,21 @@ use crate::{ConnectError, PortError, hello::CONNECT_PRIVATE_BYTES};
 /// Where librdmacm looks for ibacm, which alone knows routes and `ai_connect` data.
 const RESOLVER: [&str; 2] = ["/run/ibacm.sock", "/run/ibacm.port"];
 
-/// Of an address, if nobody needs to be asked about it: librdmacm waits for ibacm without a bound.
+/// Returns whether librdmacm may ask ibacm, for whose answer it waits without a bound. It keeps the connection that it
+/// made with its first question, so once there was a resolver, there is one.
+pub(crate) fn has_resolver() -> bool {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    // One flag, and nothing hangs on its order.
+    if !SEEN.load(Ordering::Relaxed) && RESOLVER.iter().any(|path| Path::new(path).exists()) {
+        SEEN.store(true, Ordering::Relaxed);
+    }
+    SEEN.load(Ordering::Relaxed)
+}
+
+/// Of an address, if nobody needs to be asked about it.
 pub(crate) fn literal(host: &str, port: u16) -> Option<Target> {
     let ip: IpAddr = host.parse().ok()?;
-    let resolver = RESOLVER.iter().any(|path| std::path::Path::new(path).exists());
-    (!resolver).then(|| Target::at(SocketAddr::new(ip, port)))
+    (!has_resolver()).then(|| Target::at(SocketAddr::new(ip, port)))
 }
 
 /// Of a name or an address: all that is known. Blocks.
@@ -61,7 +75,7 @@ mod tests {
 
     #[test]
     fn an_address_needs_nobody_and_a_name_does() {
-        if !RESOLVER.iter().any(|path| std::path::Path::new(path).exists()) {
+        if !has_resolver() {
             let target = literal("fd77::1", 9).unwrap();
             assert_eq!(target.destination.unwrap().to_string(), "[fd77::1]:9");
         }

@@ -23,6 +23,8 @@ pub(crate) struct Listening {
     pub(crate) requests: SyncSender<Request>,
     pub(crate) rejected: Arc<Rejected>,
     pub(crate) options: ListenOptions,
+    /// The port of the `gimmal://` URL that it is a way of.
+    pub(crate) service: Option<u16>,
 }
 
 /// A request as the listener hands it out.
@@ -51,7 +53,13 @@ impl Requested {
     ///
     /// # Errors
     /// Why it is refused.
-    pub(crate) fn read(event: &CmEvent, id: &CmId, options: &ListenOptions) -> Result<Self, RejectReason> {
+    pub(crate) fn read(event: &CmEvent, id: &CmId, listening: &Listening) -> Result<Self, RejectReason> {
+        let options = &listening.options;
+        // Before the keys: who looks for another server is not asked for this one's.
+        let wanted = Hello::decode_behind(event.private())?.service;
+        if wanted != 0 && listening.service != Some(wanted) {
+            return Err(RejectReason::OtherService { port: wanted });
+        }
         let (hello, key) = admit(event.private(), &options.keys)?;
         Ok(Self {
             hello,

@@ -21,7 +21,7 @@ use gimmal_rdma::{
 
 use crate::{
     CloseReason, ConnId, PortConfig, PortError, Receives,
-    mem::{Loan, MemoryNode},
+    mem::{Account, Loan, MemoryNode},
     sync::{doorbell::Waker, lock::lock},
     verbs::{
         control::ports::KnownPorts,
@@ -211,6 +211,7 @@ impl Drop for CqShare {
 pub(crate) struct Fate {
     shared: Arc<Shared>,
     pub(crate) conn: ConnId,
+    pub(crate) account: Arc<Account>,
     /// The first cause, once the connection is down.
     pub(crate) down: OnceLock<CloseReason>,
     /// The queue pair is destroyed: no device touches the connection's memory any more.
@@ -359,14 +360,14 @@ impl Shared {
         }
         let Some(entry) = seats.table.get(id.index()) else { return false };
         let index = u32::try_from(id.index()).unwrap_or(u32::MAX);
-        entry.device.is_some() && id.is_of(ConnId::new(index, entry.generation))
+        entry.place.is_some() && id.is_of(ConnId::new(index, entry.generation))
     }
 
-    /// Returns the device of a connection that has a seat.
-    pub(crate) fn device_of(&self, conn: ConnId) -> Option<Arc<PortDevice>> {
+    /// Returns the device and the account of a connection that has a seat.
+    pub(crate) fn seated_at(&self, conn: ConnId) -> Option<(Arc<PortDevice>, Arc<Account>)> {
         let seats = lock(&self.seats);
         let entry = seats.table.get(conn.index() as usize)?;
-        if entry.generation != conn.generation() { None } else { entry.device.clone() }
+        if entry.generation != conn.generation() { None } else { entry.place.clone() }
     }
 
     /// Takes a seat on `device`.
@@ -376,7 +377,7 @@ impl Shared {
         let index = match (seats.free.pop(), next) {
             (Some(index), _) => index,
             (None, Some(next)) => {
-                seats.table.push(SeatEntry { generation: 0, device: None, shares: None });
+                seats.table.push(SeatEntry { generation: 0, place: None, shares: None });
                 next
             }
             (None, None) => {
@@ -388,10 +389,12 @@ impl Shared {
             }
         };
         let entry = &mut seats.table[index as usize];
-        entry.device = Some(Arc::clone(device));
+        let account = Account::new(self.config.loan_bytes_max);
+        entry.place = Some((Arc::clone(device), Arc::clone(&account)));
         Ok(Seat(Arc::new(Fate {
             shared: Arc::clone(self),
             conn: ConnId::new(index, entry.generation),
+            account,
             down: OnceLock::new(),
             destroyed: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
@@ -427,7 +430,7 @@ struct Seats {
 #[derive(Debug)]
 struct SeatEntry {
     generation: u32,
-    device: Option<Arc<PortDevice>>,
+    place: Option<(Arc<PortDevice>, Arc<Account>)>,
     /// The numbers of its shared queue and its queue pair.
     shares: Option<(u32, u32)>,
 }
@@ -443,7 +446,7 @@ impl Drop for Seat {
             let mut seats = lock(&shared.seats);
             let entry = &mut seats.table[conn.index() as usize];
             entry.generation = entry.generation.wrapping_add(1);
-            (entry.device, entry.shares) = (None, None);
+            (entry.place, entry.shares) = (None, None);
             seats.free.push(conn.index());
         }
         // SYNC POINT: queue pair destroyed.

@@ -5,7 +5,7 @@
 //! ```text
 //!  Resolving ─HasDevice─► Routing ─HasRoute─► Connecting ─Accepted─► Live ─► (the port gives the licence back)
 //!                                                 Requested ─(accept)─┘
-//!  an attempt that fails while rdma_connect runs, or while iWARP's kernel waits ─► Dying ─End─► gone
+//!  an attempt that fails while a helper thread runs, or while iWARP's kernel waits ─► Dying ─End─► gone
 //! ```
 
 use gimmal_rdma::{id::EventKind, verbs::DeviceEvent};
@@ -25,7 +25,7 @@ pub(crate) enum State {
     Requested,
     /// Belongs to a port: accepted, or established.
     Live,
-    /// Only waits for `rdma_connect` to return, or for the kernel to say how it went.
+    /// Only waits for its helper thread to return, or for the kernel to say how it went.
     Dying,
 }
 
@@ -140,7 +140,7 @@ const fn cm_action(state: State, event: EventKind) -> Action {
 
         // A doubled step of the way is harmless; what is not known to this program is, too.
         (S::Routing, E::AddrResolved) | (S::Connecting, E::AddrResolved | E::RouteResolved) => Action::Stray,
-        (_, E::Other(_)) => Action::Stray,
+        (_, E::AddrinfoResolved | E::AddrinfoError | E::User | E::Internal | E::Other(_)) => Action::Stray,
 
         // An attempt fails on anything else that it does not expect, and says which event it was. CONNECT_RESPONSE
         // is among it: it comes only without a queue pair of the CM's, and ours always has one.
@@ -237,6 +237,10 @@ MULTICAST_JOIN Stray Fail Fail Fail Stray Stray Stray
 MULTICAST_ERROR Stray Fail Fail Fail Stray Stray Stray
 ADDR_CHANGE Note Note Note Note Note Probe Note
 TIMEWAIT_EXIT Note Note Note Note Note Note Note
+ADDRINFO_RESOLVED Stray Stray Stray Stray Stray Stray Stray
+ADDRINFO_ERROR Stray Stray Stray Stray Stray Stray Stray
+USER Stray Stray Stray Stray Stray Stray Stray
+INTERNAL Stray Stray Stray Stray Stray Stray Stray
 UNKNOWN Stray Stray Stray Stray Stray Stray Stray
 CQ_ERR Note Note Fail Fail Note Fail Note
 QP_FATAL Note Note Fail Fail Note Fail Note

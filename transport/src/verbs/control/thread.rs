@@ -5,7 +5,7 @@
 //!  CM ─────── events ─► channel fd ──────┼─► epoll ─► one thread ─► ids: IdKey → Entry { id, role }
 //!  devices ── news ─► their receiver ─────┘                 └─► notes to ports, answers to callers
 //! ```
-//! It sleeps when nothing happens, and ends when the last `ControlHandle` is gone and no `rdma_connect` runs.
+//! It sleeps when nothing happens, and ends when the last `ControlHandle` is gone and no helper thread runs.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -200,7 +200,7 @@ impl Control {
             }
             Command::Reject { handle, refusal } => ids.reject(handle, &refusal),
             Command::Disconnect { handle } => {
-                if let Some(entry) = ids.current(handle).filter(|entry| !entry.busy) {
+                if let Some(entry) = ids.current(handle) {
                     // EINVAL: it is down already.
                     let _ = entry.id.disconnect();
                 }
@@ -210,11 +210,12 @@ impl Control {
         }
     }
 
-    /// Handles the return of `rdma_connect`.
+    /// Handles the return of a helper thread, and what the CM reported meanwhile.
     fn called(&mut self, handle: Handle, result: Result<(), i32>) {
         let Some(entry) = self.ids.current(handle) else { return };
         entry.busy = false;
         entry.unanswered &= result.is_ok();
+        let held = std::mem::take(&mut entry.held);
         match (&entry.role, result) {
             (Role::Dying(_), _) => {
                 self.ids.bury(handle.key);
@@ -222,12 +223,17 @@ impl Control {
             (_, Err(errno)) => connect::fail(&mut self.ids, handle.key, |active| active.call_failed(errno)),
             (_, Ok(())) => {}
         }
+        held.into_iter().for_each(|event| self.on_event(event));
     }
 
     fn on_event(&mut self, event: CmEvent) {
         self.take_news();
         tracing::trace!(?event, "CM event");
         let Some(entry) = self.ids.get_mut(event.key) else { return self.stray(&event) };
+        // A removal ends the attempt at once; everything else would use the id.
+        if entry.busy && event.kind != EventKind::DeviceRemoval {
+            return entry.held.push(event);
+        }
         entry.unanswered &= !answers(event.kind);
         let live = if let Role::Live(live) = &entry.role { Some(&*live.fate) } else { None };
         match (action(entry.role.state(), Happening::Cm(event.kind)), live) {

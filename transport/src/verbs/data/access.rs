@@ -117,7 +117,7 @@ impl Transfer for VerbsPort {
         let Some(lane) = &open.lane else { return Err(Refused::Closed) };
         self.pieces.pulled();
         let result = match (u32::try_from(offer.key), offer.address.checked_add(offer.len)) {
-            (Ok(rkey), Some(_)) => match lane.holdings.device.pool.allocate(size) {
+            (Ok(rkey), Some(_)) => match lane.holdings.device.pool.lend(&open.fate.account, size) {
                 Ok(sink) if size == 0 => Ok(Bulk::own(sink.loan)),
                 Ok(sink) => {
                     let remote = RemoteBytes { address: offer.address, rkey };

@@ -358,7 +358,9 @@ impl Port for VerbsPort {
 
     fn counters(&self, conn: ConnId) -> PortCounters {
         let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.last == Some(conn));
-        slot.map(|slot| slot.counters).unwrap_or_default()
+        let counters = slot.map(|slot| slot.counters).unwrap_or_default();
+        let place = self.gate.shared.seated_at(conn);
+        place.map_or(counters, |(_, account)| account.counted(counters))
     }
 }
 

@@ -367,6 +367,7 @@ pub(crate) mod tests {
             responder_resources: 1,
             initiator_depth: 1,
             lane: 0,
+            service: 0,
             nonce: 0,
         };
         let caps = Capabilities {

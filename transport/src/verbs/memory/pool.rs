@@ -1,4 +1,4 @@
-//! Registered memory for bulk: size classes of powers of two, kept registered between loans.
+//! Registered memory for bulk, in few sizes, kept registered between loans.
 //!
 //! Taking and returning a loan takes a lock: bulk is off the message path. The ticket of a loan is its index
 //! in the table and its rkey, so that an offer needs neither lock nor look-up.
@@ -10,18 +10,16 @@ use gimmal_rdma::verbs::{Mr, Pd, Rights};
 use crate::{
     LoanError, PortConfig, PortError,
     kernel::system_io,
-    mem::{Loan, LoanHome, MemoryNode, Pages, PoolMemory, Region},
+    mem::{
+        Account, Debit, Loan, LoanHome, MemoryNode, Pages, PoolMemory, Region, kept::Kept,
+        pages::buffer_bytes,
+    },
     pack::{high_half, join, low_half},
     sync::lock::lock,
     verbs::memory::purpose::Purpose,
 };
 
-/// Smallest buffer, bytes: a page.
-const SMALLEST: usize = 4 << 10;
-/// Registered memory that is kept although nobody uses it, bytes for each device and port.
-const KEPT_BYTES: usize = 64 << 20;
-
-/// Registered memory for bulk: size classes of powers of two, kept registered between loans.
+/// Registered memory for bulk, in few sizes, kept registered between loans.
 #[derive(Debug)]
 pub(crate) struct Pool {
     iwarp: bool,
@@ -37,9 +35,8 @@ struct State {
     pd: Option<Arc<Pd>>,
     table: Vec<Option<Buffer>>,
     vacant: Vec<u32>,
-    /// Indexes of buffers nobody uses, by class.
-    idle: Vec<Vec<u32>>,
-    idle_bytes: usize,
+    /// Indexes of buffers that nobody uses.
+    idle: Kept<u32>,
 }
 
 /// Deregistered before it is unmapped.
@@ -49,7 +46,8 @@ struct Buffer {
     mr: Option<Mr>,
     region: Region,
     pages: Pages,
-    class: usize,
+    /// Of the connection that has it.
+    debit: Option<Debit>,
 }
 
 /// A loan with the key our own device needs for it.
@@ -66,22 +64,24 @@ impl Pool {
         Arc::new(Self { iwarp, wants_huge, relaxed, node, state })
     }
 
-    /// A buffer of at least `bytes`, lent as exactly `bytes`.
+    /// A loan of `bytes` for the connection of `account`.
+    pub(crate) fn lend(self: &Arc<Self>, account: &Arc<Account>, bytes: usize) -> Result<Granted, LoanError> {
+        let debit = account.take(buffer_bytes(bytes)? as u64)?;
+        self.grant(bytes, Some(debit))
+    }
+
+    /// A loan of `bytes` for the port itself.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Granted, LoanError> {
-        let size = class_bytes(bytes).ok_or(PortError::Limit {
-            field: "a loan",
-            value: bytes as u64,
-            limit: 1 << 62,
-        })?;
-        let class = size.trailing_zeros() as usize;
+        self.grant(bytes, None)
+    }
+
+    /// A buffer of at least `bytes`, lent as exactly `bytes`.
+    fn grant(self: &Arc<Self>, bytes: usize, debit: Option<Debit>) -> Result<Granted, LoanError> {
+        let size = buffer_bytes(bytes)?;
         let (reused, pd) = {
             let mut state = lock(&self.state);
             let pd = state.pd.clone().ok_or_else(removed)?;
-            let index = state.idle.get_mut(class).and_then(Vec::pop);
-            if index.is_some() {
-                state.idle_bytes -= size;
-            }
-            (index, pd)
+            (state.idle.take(size), pd)
         };
         let index = match reused {
             Some(index) => index,
@@ -93,11 +93,12 @@ impl Pool {
                 let mr = Mr::new(&pd, &region, Rights { relaxed_ordering: self.relaxed, ..rights })
                     .map_err(PortError::from)?;
                 tracing::debug!(size, %pages, "memory for loans more");
-                lock(&self.state).add(Buffer { mr: Some(mr), region, pages, class })
+                lock(&self.state).add(Buffer { mr: Some(mr), region, pages, debit: None })
             }
         };
-        let state = lock(&self.state);
-        let buffer = state.table[index as usize].as_ref().expect("the index is ours until the loan returns");
+        let mut state = lock(&self.state);
+        let buffer = state.table[index as usize].as_mut().expect("the index is ours until the loan returns");
+        buffer.debit = debit;
         let (rkey, lkey) = buffer.mr.as_ref().map(|mr| (mr.rkey(), mr.lkey())).ok_or_else(removed)?;
         let ticket = join(rkey, index);
         // SAFETY: the region is zeroed or holds older loans' bytes, stays in the table (so mapped) until
@@ -130,8 +131,7 @@ impl Pool {
     pub(crate) fn revoke(&self) {
         let (pd, registrations) = {
             let mut state = lock(&self.state);
-            state.idle.clear();
-            state.idle_bytes = 0;
+            state.idle = Kept::default();
             let registrations: Vec<Mr> =
                 state.table.iter_mut().flatten().filter_map(|buffer| buffer.mr.take()).collect();
             (state.pd.take(), registrations)
@@ -167,14 +167,11 @@ impl LoanHome for Pool {
         let index = high_half(ticket);
         let excess = {
             let mut state = lock(&self.state);
-            let Some(Some(buffer)) = state.table.get(index as usize) else { return };
-            let (class, size) = (buffer.class, buffer.region.len());
-            if buffer.mr.is_some() && state.idle_bytes + size <= KEPT_BYTES {
-                if state.idle.len() <= class {
-                    state.idle.resize_with(class + 1, Vec::new);
-                }
-                state.idle[class].push(index);
-                state.idle_bytes += size;
+            let Some(Some(buffer)) = state.table.get_mut(index as usize) else { return };
+            buffer.debit = None;
+            let size = buffer.region.len();
+            let is_registered = buffer.mr.is_some();
+            if is_registered && state.idle.keep(size, index).is_none() {
                 None
             } else {
                 state.vacant.push(index);
@@ -183,23 +180,5 @@ impl LoanHome for Pool {
         };
         // Deregistering takes long: not under the lock.
         drop(excess);
-    }
-}
-
-/// The size of the class that holds `bytes`.
-fn class_bytes(bytes: usize) -> Option<usize> {
-    bytes.max(SMALLEST).checked_next_power_of_two().filter(|&size| size <= 1 << 62)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn classes_are_powers_of_two_from_a_page() {
-        assert_eq!(class_bytes(0), Some(4096));
-        assert_eq!(class_bytes(4096), Some(4096));
-        assert_eq!(class_bytes(4097), Some(8192));
-        assert_eq!(class_bytes(usize::MAX), None);
     }
 }

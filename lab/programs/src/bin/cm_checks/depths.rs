@@ -35,7 +35,7 @@ fn every_pair(site: &Site, maker: QpMaker) -> Result<(), Failure> {
     let (mut listener, target) = site.listen()?;
     for active in ASKED {
         for passive in ASKED {
-            let size = QpPlan { send_entries: 1, recv_entries: 1, maker };
+            let size = QpPlan { send_entries: 1, recv_entries: 1, maker, ..QpPlan::default() };
             let mut plan = Plan { plan: size, ..Plan::default() };
             plan.options.plan = size;
             // The active side asks for n both ways, the passive one too, with the other as the limit of each.

@@ -3,13 +3,22 @@
 //! HOST is an address of an RDMA device of this machine. Groups: `all` is everything that needs nothing else;
 //! `names HOST NAME` connects to a name whose addresses are HOST and, before it, one without a device;
 //! `devices RXE SIW` has one listener over two devices, and chooses between them;
-//! `silent HOST SILENT` connects to an address that never answers; `reads HOST` counts READs in flight by time, and
+//! `silent HOST SILENT` connects to an address that never answers, `unreachable HOST SILENT` until the kernel gives up;
+//! `removal HOST DEVICE` deletes the device of HOST, `unused HOST DEVICE OTHER` when only that of OTHER is in use;
+//! `failover HOST BOND` switches the bond of HOST to its other port;
+//! `packets HOST PEER` looks at packets to the example `server` at PEER; `reads HOST` counts READs in flight by time, and
 //! needs a path that takes 200 ms each way (`tc qdisc add dev lo root netem delay 200ms`).
 //! Ends with `N passed, N failed, N skipped`.
 
+mod data;
 mod depths;
 mod devices;
+mod effects;
+mod ends;
+mod events;
+mod failover;
 mod options;
+mod packets;
 mod private_data;
 mod reads;
 mod refusals;
@@ -53,10 +62,36 @@ const ALL: &[Check] = &[
     ("options where they are legal", options::legal),
     ("an ACK timeout is in force", options::ack_timeout),
     ("REUSEADDR and AFONLY", options::binding),
+    ("a port behind TIME_WAIT is free", options::time_wait),
     ("backlog", options::backlog),
     ("posted memory is not touched", work::posted_memory),
     ("a wrong key is an error in words", work::wrong_key),
     ("a completion has a deadline", work::deadline),
+    ("scatter and gather", data::pieces),
+    ("immediates", data::immediates),
+    ("inline bytes are free at once", data::inline),
+    ("selective signalling", data::signalling),
+    ("atomics", data::atomics),
+    ("a wait on descriptors, and the events of a connection", data::descriptors),
+    ("shared receives", data::shared),
+    ("flow control, retries, GIDs and numbers are exchanged", effects::exchanged),
+    ("a type of service is in force", effects::type_of_service),
+    ("a type of service on the packets of iWARP", packets::of_iwarp),
+    ("REUSEADDR is needed for an address that is held", effects::reuse),
+    ("RNR retries are counted", effects::rnr_retries),
+    ("retransmissions are counted and timed", effects::retransmissions),
+    ("ECE options are exchanged", effects::ece),
+    ("data before the last message establishes", effects::notify),
+    ("steps that fail say by which event", effects::errors_by_name),
+    ("what is not served is refused by name", effects::refused_by_name),
+    ("end points in one call", ends::create_ep),
+    ("ids without a channel", ends::without_channel),
+    ("devices without an id", ends::contexts),
+    ("a queue pair by the extended call", ends::extended),
+    ("what an older library lacks is refused by name", ends::newer),
+    ("hints alone, datagrams, services by name", ends::questions),
+    ("an id without a queue pair joins a group", ends::join),
+    ("a queue pair that cannot be made ready", events::connect_error),
 ];
 
 fn run(checks: &[Check], site: &Site, sums: &mut [u32; 3]) {
@@ -85,7 +120,9 @@ fn tell(name: &str, host: &str, outcome: Outcome, sums: &mut [u32; 3]) {
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some((group, hosts)) = words.split_first().filter(|(_, hosts)| !hosts.is_empty()) else {
-        eprintln!("cm_checks all|devices|names|silent|reads HOST [HOST ...]");
+        eprintln!(
+            "cm_checks all|devices|names|silent|unreachable|removal|unused|failover|packets|reads HOST [HOST ...]"
+        );
         return ExitCode::FAILURE;
     };
     let mut sums = [0; 3];
@@ -100,6 +137,27 @@ fn main() -> ExitCode {
         "silent" => {
             let site = Site { silent: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
             run(silent::CHECKS, &site, &mut sums);
+        }
+        "unreachable" => {
+            let site = Site { silent: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
+            run(&[("the kernel gives up on a silent host", events::unreachable)], &site, &mut sums);
+        }
+        "packets" => {
+            let site = Site { silent: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
+            run(&[("a type of service on the packets of RoCE", packets::of_roce)], &site, &mut sums);
+        }
+        "removal" => {
+            let site = Site { name: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
+            run(&[("a device deleted under a connection", events::removal)], &site, &mut sums);
+        }
+        "unused" => {
+            let (name, silent) = (hosts.get(1).cloned(), hosts.get(2).cloned());
+            let site = Site { name, silent, ..Site::new(&hosts[0]) };
+            run(&[("a device that nobody uses is let go", events::unused)], &site, &mut sums);
+        }
+        "failover" => {
+            let site = Site { name: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
+            run(failover::CHECKS, &site, &mut sums);
         }
         "devices" => {
             let sites: Vec<_> = hosts.iter().map(|host| Site::new(host)).collect();

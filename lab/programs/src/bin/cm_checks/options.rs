@@ -4,10 +4,11 @@ use std::{net::SocketAddr, time::Duration};
 
 use gimmal_rdma::{
     DeviceError,
-    cm::{CmError, Draft, PortSpace, QpPlan, Target, dial},
+    cm::{CmError, Draft, EventKind, PortSpace, QpPlan, Target, dial},
 };
+use gimmal_transport::Instant;
 
-use crate::rig::{Outcome, Plan, STEP, Site, ensure, meet};
+use crate::rig::{Failure, Outcome, Plan, STEP, Site, ensure, meet, pair};
 
 pub(crate) fn legal(site: &Site) -> Outcome {
     let draft = Draft::new(PortSpace::Tcp)?;
@@ -100,6 +101,55 @@ pub(crate) fn binding(site: &Site) -> Outcome {
         "{refused:?}"
     );
     Ok(None)
+}
+
+/// A port behind connections in TIME_WAIT is free at once, with REUSEADDR and without.
+pub(crate) fn time_wait(site: &Site) -> Outcome {
+    for reuse in [false, true] {
+        let (mut listener, target) = site.listen()?;
+        let taken = target.destination.ok_or("no destination")?;
+        let ((mut client, ()), (mut server, ())) =
+            pair(&mut listener, &target, &Plan::default(), |_| Ok(()))?;
+        // The side that ends first waits.
+        server.disconnect()?;
+        client.wait_closed(STEP)?;
+        drop(listener);
+        let again = Draft::new(PortSpace::Tcp)?;
+        if reuse {
+            again.reuse_address(true)?;
+        }
+        let again = again.listen(taken, 1)?;
+        ensure!(again.address() == Some(taken), "{:?}", again.address());
+        if site.iwarp {
+            // Its connections are the kernel's TCP connections, whose TIME_WAIT begins when they are let go.
+            drop((client, server));
+            ensure!(waits(taken.port())?, "no TIME_WAIT of port {}", taken.port());
+            drop(again);
+            Draft::new(PortSpace::Tcp)?.listen(taken, 1)?;
+            continue;
+        }
+        while let Some(event) = server.next_event()? {
+            ensure!(event.kind != EventKind::TimewaitExit, "TIME_WAIT was over");
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a TCP connection from `port` comes to TIME_WAIT.
+fn waits(port: u16) -> Result<bool, Failure> {
+    let deadline = Instant::now() + STEP;
+    let (local, state) = (format!(":{port:04X}"), "06");
+    while Instant::now() < deadline {
+        for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+            let table = std::fs::read_to_string(table)?;
+            let mut words = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            if words.any(|words| words.len() > 3 && words[1].ends_with(&local) && words[3] == state) {
+                return Ok(true);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(false)
 }
 
 /// Requests that nobody fetched, up to the backlog. More are not answered: the client's CM asks again after 4 s.

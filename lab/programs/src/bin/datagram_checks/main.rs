@@ -46,6 +46,7 @@ const CASES: &[Case] = &[
     ("leaving stops delivery", multicast::leaving_stops_delivery),
     ("send-only members receive nothing", multicast::send_only),
     ("what is no group of ours", multicast::no_group_of_ours),
+    ("the zero address of a group", multicast::zero_address),
     ("a join that is given up", multicast::given_up),
     ("more members than the device attaches", multicast::more_members_than_attach),
     ("50 lives leave nothing behind", multicast::fifty_lives),
@@ -108,7 +109,7 @@ fn cases(words: &[String]) -> ExitCode {
         }
         for (name, case) in CASES {
             if why.is_some() {
-                println!("SKIP    {address}: {name}: the device has no datagrams");
+                println!("SKIP    {name} ({address}): the device has no datagrams");
                 skipped += 1;
                 continue;
             }

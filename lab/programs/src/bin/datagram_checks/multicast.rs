@@ -161,3 +161,11 @@ pub(crate) fn fifty_lives(address: IpAddr) -> Result<(), Failure> {
     let after = descriptors()?;
     ensure(after == before, format!("{before} descriptors before, {after} after"))
 }
+
+/// The zero address asks a subnet administrator for a group: RoCE has none, and refuses it.
+pub(crate) fn zero_address(address: IpAddr) -> Result<(), Failure> {
+    let zero: IpAddr = if address.is_ipv4() { "0.0.0.0".parse()? } else { "::".parse()? };
+    let joined = open(address)?.join(zero, Membership::Full, LIMIT);
+    println!("        {joined:?}");
+    ensure(matches!(joined, Err(JoinError::Refused { status, .. }) if status < 0), format!("{joined:?}"))
+}

@@ -6,15 +6,19 @@
 //!  live storm   --address shm://storm --clients 1000         many clients at once
 //!  live host    --address rdma://HOST:7801                   the server of two guests
 //!  live visit   --address rdma://PEER:7801 --expect same     its client, while something happens between them
+//!  live weather --address tcp://PEER:7804 --netem "loss 1%"  its client, while the network is bad
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod cycles;
+mod fates;
+mod patience;
 mod removal;
 mod storm;
 mod tally;
 mod visit;
+mod weather;
 
 use clap::{Parser, Subcommand};
 
@@ -38,6 +42,8 @@ enum What {
     Host(visit::HostOptions),
     /// Calls without pause while the link, the host or the server goes away, and says what became of it.
     Visit(visit::Options),
+    /// Calls while the network loses, delays or reorders packets, and compares fates with the server's book. Needs root.
+    Weather(weather::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -47,5 +53,6 @@ fn main() -> anyhow::Result<()> {
         What::Storm(options) => storm::run(&options),
         What::Host(options) => visit::host(&options),
         What::Visit(options) => visit::run(&options),
+        What::Weather(options) => weather::run(&options),
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         attempts.into_iter().filter_map(|attempt| attempt.join().ok()).collect()
     });
     report(options, &outcomes, started.elapsed())?;
-    println!("accepted {}, refused {}", acceptor.accepted(), acceptor.refused());
+    println!("accepted {}, refused {}", acceptor.accepted(), acceptor.rejections().count());
     drop(acceptor);
     clients.shutdown(Duration::from_secs(10));
     servers.shutdown(Duration::from_secs(10));

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use gimmal::Cx;
@@ -14,22 +14,43 @@ pub(crate) trait Tally {
     async fn add(&self, cx: &Cx, number: u64) -> u64;
     /// Which of the numbers `from..to` were added.
     async fn seen(&self, cx: &Cx, from: u64, to: u64) -> Vec<u64>;
+    /// Which of them were added more than once.
+    async fn twice(&self, cx: &Cx, from: u64, to: u64) -> Vec<u64>;
     /// Which process this is.
     async fn process(&self, cx: &Cx) -> u32;
 }
 
 /// The service.
 #[derive(Clone, Default)]
-pub(crate) struct Book(Arc<Mutex<BTreeSet<u64>>>);
+pub(crate) struct Book(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    once: BTreeSet<u64>,
+    twice: BTreeSet<u64>,
+}
+
+impl Book {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Tally for Book {
     async fn add(&self, _: &Cx, number: u64) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        let mut seen = self.lock();
+        if !seen.once.insert(number) {
+            seen.twice.insert(number);
+        }
         number
     }
 
     async fn seen(&self, _: &Cx, from: u64, to: u64) -> Vec<u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).range(from..to).copied().collect()
+        self.lock().once.range(from..to).copied().collect()
+    }
+
+    async fn twice(&self, _: &Cx, from: u64, to: u64) -> Vec<u64> {
+        self.lock().twice.range(from..to).copied().collect()
     }
 
     async fn process(&self, _: &Cx) -> u32 {

@@ -2,7 +2,6 @@
 //! goes away. The client asks the server to do the harm to its own host, so no third party is needed.
 
 use std::{
-    collections::BTreeSet,
     process::Command,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -13,9 +12,14 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
-use gimmal::{Client, Config, Cx, Fate, Instant, Reconnect, Server};
+use gimmal::{Client, Cx, Fate, Instant, Server};
 
-use crate::tally::{Book, TallyClient, serve_tally};
+use crate::{
+    fates::Fates,
+    patience::{LEAD, Patience, ask, connect, first_number, later},
+    tally::{Book, TallyClient, serve_tally},
+    weather::{Sky, serve_weather},
+};
 
 /// Harm to the server's own host.
 #[gimmal::service]
@@ -46,6 +50,8 @@ enum Cut {
     Wire,
     /// Both hosts' packets are lost on the way; the ports stay up and no event tells.
     Loss,
+    /// The server's packets are lost on the way, the client's arrive.
+    OneWay,
 }
 
 /// How a network was away.
@@ -57,8 +63,6 @@ struct Back {
     carrier_lost: bool,
 }
 
-/// From an answer to the harm, so that the answer is not lost with it.
-const LEAD: Duration = Duration::from_millis(200);
 /// What emulated hosts that share a busy machine may be late by, beyond what is wanted.
 const SLACK: Duration = Duration::from_secs(3);
 /// Slack for a client that reconnects, which takes several attempts.
@@ -69,13 +73,6 @@ struct Harmer(Arc<Mutex<Option<(Instant, bool)>>>);
 
 /// When this process began to listen.
 static LISTENING: OnceLock<Instant> = OnceLock::new();
-
-fn later(act: impl FnOnce() + Send + 'static) {
-    std::thread::spawn(move || {
-        std::thread::sleep(LEAD);
-        act();
-    });
-}
 
 fn command(program: &str, arguments: &[&str]) {
     match Command::new(program).args(arguments).status() {
@@ -94,13 +91,15 @@ fn wire(state: &str) {
 fn cut_for(netdev: &str, span: Duration, how: Cut) -> bool {
     match how {
         Cut::Wire => wire("down"),
-        Cut::Loss => command("tc", &["qdisc", "add", "dev", netdev, "root", "netem", "loss", "100%"]),
+        Cut::Loss | Cut::OneWay => {
+            command("tc", &["qdisc", "add", "dev", netdev, "root", "netem", "loss", "100%"])
+        }
     }
     std::thread::sleep(span);
     let carrier = std::fs::read_to_string(format!("/sys/class/net/{netdev}/carrier"));
     match how {
         Cut::Wire => wire("up"),
-        Cut::Loss => command("tc", &["qdisc", "del", "dev", netdev, "root"]),
+        Cut::Loss | Cut::OneWay => command("tc", &["qdisc", "del", "dev", netdev, "root"]),
     }
     carrier.is_ok_and(|carrier| carrier.trim() == "0")
 }
@@ -142,40 +141,6 @@ impl Harm for Harmer {
     }
 }
 
-/// How long silence and a lost packet are borne.
-#[derive(Debug, Clone, Args)]
-struct Patience {
-    /// `heartbeat_ms`.
-    #[arg(long, default_value_t = 1000)]
-    heartbeat_ms: u32,
-    /// ACK timeout exponent; the device gives up after about 8 times that.
-    #[arg(long)]
-    ack_timeout: Option<u8>,
-}
-
-impl Patience {
-    /// When a death should be reported; the host lives on for the lead.
-    fn wanted(&self) -> Duration {
-        Duration::from_millis(self.heartbeat_ms.into()).saturating_add(LEAD)
-    }
-
-    fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.engine.heartbeat_ms = self.heartbeat_ms;
-        if self.ack_timeout.is_some() {
-            config.engine.connect.ack_timeout = self.ack_timeout;
-            config.engine.listen.ack_timeout = self.ack_timeout;
-        }
-        config.deadline = Duration::from_secs(30);
-        config.reconnect = Some(Reconnect {
-            max: Duration::from_millis(400),
-            attempt: Duration::from_secs(1),
-            ..Reconnect::default()
-        });
-        config
-    }
-}
-
 /// The server.
 #[derive(Debug, Args)]
 pub(crate) struct HostOptions {
@@ -195,6 +160,7 @@ pub(crate) fn host(options: &HostOptions) -> anyhow::Result<()> {
         .config(options.patience.config())
         .service(serve_tally(Book::default()))
         .service(serve_harm(Harmer::default()))
+        .service(serve_weather(Sky))
         .listen(&options.address)?;
     let _ = LISTENING.set(Instant::now());
     println!("listening on {}", server.address());
@@ -243,38 +209,19 @@ pub(crate) struct Options {
     patience: Patience,
 }
 
-/// Fates of numbered calls.
+/// What calls without pause met.
 #[derive(Debug, Default)]
-struct Fates {
-    answered: BTreeSet<u64>,
-    not_run: BTreeSet<u64>,
-    maybe_ran: BTreeSet<u64>,
+struct Met {
+    fates: Fates,
     /// The longest time between two answers.
     gap: Duration,
     /// The first failure: when, after the last answer.
     first_failure: Option<(Duration, String)>,
 }
 
-/// An answer to what may be asked twice: a stall ends an impatient connection, too.
-fn ask<T, E: std::fmt::Debug>(question: impl Fn() -> Result<T, E>) -> anyhow::Result<T> {
-    let started = Instant::now();
-    loop {
-        match question() {
-            Ok(answer) => return Ok(answer),
-            Err(error) => ensure!(started.elapsed() < Duration::from_secs(10), "{error:?}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Where this process begins to number its calls: the server remembers those of earlier ones.
-fn first_number() -> u64 {
-    u64::from(std::process::id()) << 32
-}
-
 /// Calls without pause until `stop`.
-fn call_on(client: &TallyClient<Client>, stop: &AtomicBool) -> Fates {
-    let mut fates = Fates::default();
+fn call_on(client: &TallyClient<Client>, stop: &AtomicBool) -> Met {
+    let mut met = Met::default();
     let mut last = Instant::now();
     for number in first_number().. {
         if stop.load(Ordering::Relaxed) {
@@ -282,40 +229,23 @@ fn call_on(client: &TallyClient<Client>, stop: &AtomicBool) -> Fates {
         }
         match client.add(number).wait() {
             Ok(_) => {
-                fates.answered.insert(number);
-                fates.gap = fates.gap.max(last.elapsed());
+                met.fates.answered.insert(number);
+                met.gap = met.gap.max(last.elapsed());
                 last = Instant::now();
             }
             Err(error) => {
-                fates.first_failure.get_or_insert_with(|| (last.elapsed(), error.to_string()));
-                match error.fate() {
-                    Fate::NotRun => fates.not_run.insert(number),
-                    Fate::MaybeRan | Fate::Ran => fates.maybe_ran.insert(number),
-                };
+                met.first_failure.get_or_insert_with(|| (last.elapsed(), error.to_string()));
+                met.fates.failed(number, &error);
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
     }
-    fates
-}
-
-/// Connects; the server may be starting.
-fn connect(options: &Options) -> anyhow::Result<Client> {
-    let started = Instant::now();
-    loop {
-        match Client::builder().config(options.patience.config()).connect(&options.address) {
-            Ok(client) => return Ok(client),
-            Err(error) if started.elapsed() > Duration::from_secs(30) => {
-                return Err(error).with_context(|| format!("connecting to {}", options.address));
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
+    met
 }
 
 /// Calls through an event and checks what became of each.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let client = connect(options)?;
+    let client = connect(&options.address, &options.patience)?;
     println!(
         "connected to {} on {}",
         options.address,
@@ -345,8 +275,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     // Traffic after it, too.
     std::thread::sleep(Duration::from_millis(500));
     stop.store(true, Ordering::Relaxed);
-    let fates = caller.join().map_err(|_| anyhow::anyhow!("the caller panicked"))?;
-    check(options, &client, &tally, &fates, back)
+    let met = caller.join().map_err(|_| anyhow::anyhow!("the caller panicked"))?;
+    check(options, &client, &tally, &met, back)
 }
 
 /// Asks for the harm; a call that did not run is made again, and once one that a stall took the answer of.
@@ -429,25 +359,21 @@ fn check(
     options: &Options,
     client: &Client,
     tally: &TallyClient<Client>,
-    fates: &Fates,
+    Met { fates, gap, first_failure }: &Met,
     back: Duration,
 ) -> anyhow::Result<()> {
     let reconnects = client.reconnects();
     println!(
-        "{:?}: {} answered, {} not run, {} may have run; {reconnects} reconnects, back after {back:?}; longest gap {:?}",
-        options.event,
-        fates.answered.len(),
-        fates.not_run.len(),
-        fates.maybe_ran.len(),
-        fates.gap
+        "{:?}: {fates}; {reconnects} reconnects, back after {back:?}; longest gap {gap:?}",
+        options.event
     );
-    if let Some((after, error)) = &fates.first_failure {
+    if let Some((after, error)) = first_failure {
         println!("first failure {after:?} after the last answer: {error}");
     }
     if options.event == Event::Ride {
         ensure!(reconnects == 0, "it is not the same connection");
         ensure!(fates.not_run.is_empty() && fates.maybe_ran.is_empty(), "calls were lost");
-        ensure!(fates.gap >= Duration::from_millis(options.away_ms * 9 / 10), "the network was never away");
+        ensure!(*gap >= Duration::from_millis(options.away_ms * 9 / 10), "the network was never away");
         return Ok(());
     }
     ensure!(reconnects >= 1, "never reconnected: not injected");
@@ -460,11 +386,8 @@ fn check(
     }
     let end =
         fates.answered.iter().chain(&fates.not_run).chain(&fates.maybe_ran).max().copied().unwrap_or(0) + 1;
-    let seen: BTreeSet<u64> = ask(|| tally.seen(first_number(), end).wait())?.into_iter().collect();
-    let lied: Vec<_> = fates.not_run.intersection(&seen).collect();
-    ensure!(lied.is_empty(), "told NotRun, but they ran: {lied:?}");
-    ensure!(fates.answered.is_subset(&seen), "answered, but they never ran");
-    let Some((after, _)) = &fates.first_failure else { anyhow::bail!("no call failed: not injected") };
+    fates.agree(tally, first_number()..end)?;
+    let Some((after, _)) = first_failure else { anyhow::bail!("no call failed: not injected") };
     let wanted = options.patience.wanted();
     println!("reported dead after {after:?}, wanted {wanted:?}");
     ensure!(*after <= wanted.saturating_add(SLACK), "reported dead only after {after:?}");

@@ -17,7 +17,7 @@ use super::{
         ibv_context, ibv_ece, ibv_pd, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr,
         ibv_srq_init_attr_ex,
     },
-    values::{ibv_event_type, rdma_port_space},
+    values::{ibv_event_type, rdma_cm_event_type, rdma_port_space},
 };
 
 functions! {
@@ -55,6 +55,7 @@ functions! {
     ) -> c_int;
     need fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
     need fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
+    need fn rdma_event_str(event: rdma_cm_event_type::Type) -> *const c_char;
     need fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
     need fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context;
     need fn rdma_free_devices(list: *mut *mut ibv_context);

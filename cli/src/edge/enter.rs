@@ -1,0 +1,107 @@
+//! HTTP/2 in, gimmal out.
+
+use std::{convert::Infallible, error::Error, sync::Arc};
+
+use gimmal_http::{Body, Client, Timeout};
+use http::{Request, Response, StatusCode};
+use http_body_util::Either;
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
+use tower_service::Service as _;
+
+use super::{
+    failed::{Passed, failed, is_grpc, judged},
+    options::{Counts, Edge},
+};
+use crate::signals::asked_to_end;
+
+type Channel = Client<gimmal::Client>;
+
+/// Accepts connections until a signal, then lets their requests end.
+pub(super) async fn run(edge: &Edge, listen: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
+    let client = gimmal::Client::builder().window(edge.requests_max.clamp(1, 4096)).connect_lazy(&edge.to)?;
+    let client = Client::new(client);
+    let listener = TcpListener::bind(listen).await?;
+    println!("http://{} -> {}", listener.local_addr()?, edge.to);
+    let (connections, requests) =
+        (Arc::new(Semaphore::new(edge.connections_max)), Arc::new(Semaphore::new(edge.requests_max)));
+    let (stop, stopped) = watch::channel(());
+    let mut serving = JoinSet::new();
+    let mut end = std::pin::pin!(asked_to_end());
+    loop {
+        let accept = async {
+            let place = Arc::clone(&connections).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            () = &mut end => break,
+            accepted = accept => accepted,
+        };
+        while serving.try_join_next().is_some() {}
+        let Ok((stream, _)) = accepted else { continue };
+        Counts::add(&counts.connections);
+        let one = serve(stream, client.clone(), Arc::clone(&requests), Arc::clone(counts), stopped.clone());
+        serving.spawn(async move {
+            let _place = place;
+            one.await;
+        });
+    }
+    drop((listener, stop));
+    let all = async { while serving.join_next().await.is_some() {} };
+    Ok(tokio::time::timeout(edge.drain(), all).await.is_ok())
+}
+
+/// Serves one connection until it ends, or until its requests have ended after a stop.
+async fn serve(
+    stream: TcpStream,
+    client: Channel,
+    requests: Arc<Semaphore>,
+    counts: Arc<Counts>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let (client, requests, counts) = (client.clone(), Arc::clone(&requests), Arc::clone(&counts));
+        async move { Ok::<_, Infallible>(pass(client, &requests, &counts, request).await) }
+    });
+    let connection =
+        http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        // The sender is dropped.
+        _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+async fn pass(
+    mut client: Channel,
+    requests: &Semaphore,
+    counts: &Counts,
+    mut request: Request<Incoming>,
+) -> Response<Passed<Body>> {
+    let is_grpc = is_grpc(request.headers());
+    let Ok(_place) = requests.try_acquire() else {
+        Counts::add(&counts.refused);
+        let why = "the edge has as many requests as it takes at once";
+        return failed(is_grpc, StatusCode::SERVICE_UNAVAILABLE, gimmal::Code::ResourceExhausted, why);
+    };
+    Counts::add(&counts.requests);
+    if let Some(timeout) = Timeout::of_grpc(request.headers()) {
+        request.extensions_mut().insert(timeout);
+    }
+    match client.call(request).await {
+        Ok(response) => response.map(Either::Left),
+        Err(error) => {
+            Counts::add(&counts.failed);
+            let (status, code) = judged(&error);
+            failed(is_grpc, status, code, &error.to_string())
+        }
+    }
+}

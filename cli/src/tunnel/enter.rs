@@ -1,0 +1,116 @@
+//! The end at the programs: they connect, and their connections become streams.
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use gimmal::{Client, Key};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use super::{
+    local::Listener,
+    options::{Counts, Tunnel},
+    proxy::stream_name,
+    pump::pump,
+};
+use crate::signals::asked_to_end;
+
+/// How long an accept is not tried again that failed for want of a descriptor or memory.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a program's connection waits for one to the other end, which may be starting.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What connections of programs become streams by.
+struct Enter {
+    client: Client,
+    name: String,
+    /// One for each connection that there may be.
+    places: Arc<Semaphore>,
+    idle: Option<Duration>,
+    counts: Arc<Counts>,
+}
+
+/// Accepts programs until a signal, then lets their connections end. Returns whether all did.
+pub(super) async fn run(tunnel: &Tunnel, to: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
+    let (url, name) = target(to)?;
+    let mut builder = Client::builder().window(tunnel.streams());
+    if let Some(path) = &tunnel.key {
+        builder = builder.key(Key::from_file(path)?);
+    }
+    let enter = Arc::new(Enter {
+        client: builder.connect_lazy(url)?,
+        name: name.to_owned(),
+        places: Arc::new(Semaphore::new(tunnel.streams())),
+        idle: tunnel.idle(),
+        counts: Arc::clone(counts),
+    });
+    let mut accepting = JoinSet::new();
+    for at in &tunnel.listen {
+        for listener in Listener::all(at).await? {
+            println!("{} -> {to}", listener.address());
+            accepting.spawn(accept(Arc::clone(&enter), listener));
+        }
+    }
+    asked_to_end().await;
+    // Nobody listens any more; then all places are free once every connection has ended.
+    accepting.shutdown().await;
+    let all = u32::try_from(tunnel.streams())?;
+    Ok(tokio::time::timeout(tunnel.drain(), enter.places.acquire_many(all)).await.is_ok())
+}
+
+/// The other end's URL, and the name behind its last slash.
+fn target(to: &str) -> Result<(&str, &str), String> {
+    match to.rsplit_once('/') {
+        Some((url, name)) if !name.is_empty() && url.contains("://") && !url.ends_with('/') => {
+            Ok((url, name))
+        }
+        _ => Err(format!(
+            "--to {to} has no name behind the URL; write rdma://host:port/name or shm://tunnel/name"
+        )),
+    }
+}
+
+impl Enter {
+    /// Waits for the connection to the other end, for as long as programs are used to. Without one the program sees a reset.
+    async fn connected(&self) {
+        let made = async {
+            while !self.client.is_ready() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(CONNECT, made).await;
+    }
+}
+
+async fn accept(enter: Arc<Enter>, listener: Listener) {
+    while let Ok(place) = Arc::clone(&enter.places).acquire_owned().await {
+        let Ok((socket, ends)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let enter = Arc::clone(&enter);
+        tokio::spawn(async move {
+            let _place = place;
+            enter.connected().await;
+            let stream = gimmal_io::open(&enter.client, &stream_name(&enter.name, ends));
+            pump(socket, stream, enter.idle, &enter.counts).await;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_a_url_and_a_name() {
+        assert_eq!(target("rdma://db:7471/redis"), Ok(("rdma://db:7471", "redis")));
+        assert_eq!(target("shm:///run/x/redis"), Ok(("shm:///run/x", "redis")));
+        assert_eq!(target("shm://tunnel/redis"), Ok(("shm://tunnel", "redis")));
+        for bare in ["shm://tunnel", "tcp://a:1/", "redis", "/redis"] {
+            assert!(target(bare).unwrap_err().contains("no name"), "{bare}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A command of `gimmal` that runs until a signal.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may fail")]
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+pub(crate) struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    /// Where it listens: what its first line begins with.
+    pub(crate) at: String,
+}
+
+impl Running {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_gimmal")).args(arguments))
+    }
+
+    /// Starts it by a command that becomes it.
+    pub(crate) fn start_by(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let at = line.split(" -> ").next().unwrap().to_owned();
+        Self { child, output, at }
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// How many files it has open.
+    pub(crate) fn files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Ends it by SIGTERM, and returns its counters.
+    pub(crate) fn stop(mut self) -> serde_json::Value {
+        self.signal(rustix::process::Signal::TERM);
+        let mut lines = String::new();
+        self.output.read_to_string(&mut lines).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{lines}");
+        serde_json::from_str(lines.lines().last().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

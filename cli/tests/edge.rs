@@ -1,0 +1,166 @@
+//! `gimmal edge` both ways round: a client of HTTP/2, an edge, gimmal, another edge, a server of HTTP/2.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    process::Command,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use common::Running;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{
+    body::Incoming, client::conn::http2 as client, server::conn::http2 as server, service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+
+fn edge(listen: &str, to: &str) -> Running {
+    Running::start(&["edge", "--listen", listen, "--to", to, "--drain-s", "5"])
+}
+
+/// Sends the body back, with a trailer that has its length.
+async fn echo(
+    request: Request<Incoming>,
+) -> Result<Response<impl http_body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
+    let (parts, body) = request.into_parts();
+    let data = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers.insert("x-bytes", data.len().into());
+    let response = Response::builder()
+        .header("x-path", parts.uri.path())
+        .header("x-host", parts.uri.host().unwrap_or_default())
+        .header("x-has-length", parts.headers.contains_key("content-length").to_string())
+        .body(Full::new(data).with_trailers(std::future::ready(Some(Ok(trailers)))));
+    Ok(response.unwrap())
+}
+
+async fn listen() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let served = server::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service_fn(echo));
+            tokio::spawn(served);
+        }
+    });
+    format!("http://{address}")
+}
+
+async fn connect<B>(url: &str) -> client::SendRequest<B>
+where
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    let stream = TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
+    let (sender, connection) = client::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+fn post(path: &str, bytes: usize) -> Request<Full<Bytes>> {
+    let body = Full::new(Bytes::from(vec![7; bytes]));
+    let request = Request::post(format!("http://example.org{path}"));
+    request.header("content-type", "application/grpc").header("te", "trailers").body(body).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_edges_carry_http2_over_gimmal() {
+    let native = format!("shm://edge-{}", std::process::id());
+    let leave = edge(&native, &listen().await);
+    let enter = edge("http://127.0.0.1:0", &native);
+    let sender = connect(&enter.at).await;
+    let all: Vec<_> = (0..64)
+        .map(|at| {
+            let mut sender = sender.clone();
+            tokio::spawn(async move {
+                for bytes in [0, 64, 8 << 10, 300_000] {
+                    sender.ready().await.unwrap();
+                    let response = sender.send_request(post(&format!("/a/{at}"), bytes)).await.unwrap();
+                    assert_eq!(response.headers()["x-path"], format!("/a/{at}"));
+                    assert_eq!(response.headers()["x-host"], "example.org");
+                    let collected = response.into_body().collect().await.unwrap();
+                    assert_eq!(collected.trailers().unwrap()["x-bytes"], bytes.to_string());
+                    assert_eq!(collected.to_bytes().len(), bytes);
+                }
+            })
+        })
+        .collect();
+    for task in all {
+        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+    }
+    drop(sender);
+    let counts = enter.stop();
+    assert_eq!(
+        (&counts["requests"], &counts["failed"], &counts["drained"]),
+        (&256.into(), &0.into(), &true.into())
+    );
+    assert_eq!(leave.stop()["requests"], 256);
+}
+
+/// A body that nobody knows to be empty.
+struct Late;
+
+impl http_body::Body for Late {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+}
+
+/// The end of a request of gRPC is on a frame of data: a length would let the head have it, for which grpc-go waits for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_of_grpc_without_data_gets_no_length() {
+    let native = format!("shm://edge-late-{}", std::process::id());
+    let leave = edge(&native, &listen().await);
+    let enter = edge("http://127.0.0.1:0", &native);
+    let mut sender = connect(&enter.at).await;
+    for (content, has_length) in [("application/grpc+proto", "false"), ("text/plain", "true")] {
+        let request =
+            Request::post("http://example.org/a/b").header("content-type", content).body(Late).unwrap();
+        sender.ready().await.unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.headers()["x-has-length"], has_length, "{content}");
+        assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
+    }
+    drop(sender);
+    enter.stop();
+    leave.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_edge_says_that_nobody_is_there() {
+    let native = format!("shm://edge-nobody-{}", std::process::id());
+    let enter = edge("http://127.0.0.1:0", &native);
+    let mut sender = connect::<Full<Bytes>>(&enter.at).await;
+    let response = sender.send_request(post("/a/b", 1)).await.unwrap();
+    assert_eq!(
+        (response.status(), response.headers()["grpc-status"].to_str().unwrap()),
+        (StatusCode::OK, "14")
+    );
+    let request = Request::get("http://example.org/").body(Full::default()).unwrap();
+    sender.ready().await.unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    drop(sender);
+    assert_eq!(enter.stop()["failed"], 2);
+    let both = Command::new(env!("CARGO_BIN_EXE_gimmal"))
+        .args(["edge", "--listen", "shm://a", "--to", "shm://b"])
+        .output()
+        .unwrap();
+    assert!(
+        !both.status.success() && String::from_utf8_lossy(&both.stderr).contains("one of --listen and --to")
+    );
+}

@@ -1,0 +1,82 @@
+//! How a request fails, and whether it ran.
+
+use std::{error::Error as StdError, fmt};
+
+use gimmal_rpc::{Fate, response::Failure};
+
+use crate::head::{HEAD_BYTES_MAX, Unread};
+
+/// Why a request has no response, or why a body ended early.
+///
+/// `Debug` prints the text of `Display`.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// gimmal did not carry the call to its end.
+    #[error("{0}")]
+    Call(Failure),
+    /// No connection was there in time. The request was not sent.
+    #[error("there is no connection to the server (not run): {0}")]
+    NotConnected(Failure),
+    /// The body that this side sends ended with an error, so the call was cancelled.
+    #[error("the request's body: {0}")]
+    Body(#[source] Box<dyn StdError + Send + Sync>),
+    /// The peer gave up the body that it was sending. What came of it is not all.
+    #[error("the peer gave up before the end of the body: {0}")]
+    Aborted(String),
+    /// A body is longer or shorter than its `content-length`.
+    #[error("the body is not as long as its content-length says")]
+    ContentLength,
+    /// A body is above the limit of the server.
+    #[error("the body is above the limit of {limit} bytes; send less, or raise it at the server")]
+    TooLarge {
+        /// Most bytes of a body.
+        limit: u64,
+    },
+    /// The head of a request is above the limit. The request was not sent.
+    #[error("the head is above the limit of {} bytes; send fewer or shorter headers", HEAD_BYTES_MAX)]
+    HeadTooLarge,
+    /// What arrived is no message of this protocol.
+    #[error("the peer does not speak gimmal-http: {0}")]
+    Malformed(&'static str),
+    /// gimmal carries no such request. It was not sent.
+    #[error("{0} is not carried; connect to an HTTP server for it")]
+    NotCarried(&'static str),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Error {
+    /// Returns whether the server's service was called: it decides whether the request may be repeated.
+    #[must_use]
+    pub fn fate(&self) -> Fate {
+        match self {
+            Self::Call(failure) => failure.fate(),
+            Self::NotConnected(_) | Self::HeadTooLarge | Self::NotCarried(_) => Fate::NotRun,
+            Self::Aborted(_) | Self::Malformed(_) => Fate::Ran,
+            Self::Body(_) | Self::ContentLength | Self::TooLarge { .. } => Fate::MaybeRan,
+        }
+    }
+
+    /// Returns how gimmal's call failed, if that is why.
+    #[must_use]
+    pub const fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Call(failure) | Self::NotConnected(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+impl From<Unread> for Error {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::TooLarge => Self::Malformed("a head above the limit"),
+            Unread::Malformed(what) => Self::Malformed(what),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The messages of a call, and the codec that writes them.
+//!
+//! ```text
+//!  request   head (2 + n) │ trailers (2 + n) │ body, or its beginning
+//!  item      0 data · 1 the response's head · 2 trailers
+//!  answer    0 head (2 + n) │ trailers (2 + n) │ body    the whole response
+//!            1 trailers                                  the end of one whose head and data were items
+//! ```
+
+use bytes::{Buf as _, Bytes};
+use gimmal_rpc::{
+    Method, MethodKind,
+    codec::{Codec, Compose, Decode, DecodeError, Encode, EncodeError},
+};
+use http::{HeaderMap, request, response};
+
+use crate::head::{self, Unread, Writer};
+
+/// Requests whose body is in the message; those whose body goes on as items; and a question whether the server is there.
+pub(crate) static METHODS: [Method; 3] = [
+    Method::new("gimmal.Http", "call", "(request) -> response, down item", Wire::NAME, MethodKind::Async)
+        .with_streams(false, true),
+    Method::new(
+        "gimmal.Http",
+        "exchange",
+        "(request, up item) -> response, down item",
+        Wire::NAME,
+        MethodKind::Async,
+    )
+    .with_streams(true, true),
+    Method::new("gimmal.Http", "ready", "()", Wire::NAME, MethodKind::Raw).idempotent(),
+];
+
+/// The place of the first method in [`METHODS`].
+pub(crate) const CALL: usize = 0;
+/// The place of the method with a stream up.
+pub(crate) const EXCHANGE: usize = 1;
+/// The place of the question.
+pub(crate) const READY: usize = 2;
+
+const DATA: u8 = 0;
+const HEAD: u8 = 1;
+const TRAILERS: u8 = 2;
+
+const WHOLE: u8 = 0;
+const END: u8 = 1;
+
+/// Bytes of a request or an answer beside heads and body.
+pub(crate) const BESIDE: usize = 8;
+
+/// The codec of all messages.
+pub(crate) struct Wire;
+
+impl Codec for Wire {
+    const NAME: &'static str = "http-1";
+}
+
+/// An item that is sent.
+pub(crate) enum Piece {
+    /// Bytes of a body.
+    Data(Bytes),
+    /// The head of a response whose body follows.
+    Head(response::Parts),
+    /// Trailers of a request.
+    Trailers(HeaderMap),
+}
+
+impl Encode<Piece> for Wire {
+    fn encode(piece: &Piece, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let mut out = Writer::new(out);
+        match piece {
+            Piece::Data(data) => {
+                out.put(&[DATA])?;
+                out.put(data)?;
+            }
+            Piece::Head(parts) => {
+                out.put(&[HEAD])?;
+                head::write_response(&mut out, parts)?;
+            }
+            Piece::Trailers(trailers) => {
+                out.put(&[TRAILERS])?;
+                head::write_headers(&mut out, trailers)?;
+            }
+        }
+        Ok(out.len())
+    }
+
+    fn encoded_bytes(piece: &Piece) -> Option<usize> {
+        match piece {
+            Piece::Data(data) => Some(data.len() + 1),
+            Piece::Head(_) | Piece::Trailers(_) => None,
+        }
+    }
+}
+
+/// An item that arrived.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Data(Bytes),
+    Head(Bytes),
+    Trailers(Bytes),
+}
+
+impl Decode<'_, Item> for Wire {
+    fn decode(bytes: &[u8]) -> Result<Item, DecodeError> {
+        let Some((kind, bytes)) = bytes.split_first() else { return Err(DecodeError::new("an empty item")) };
+        let bytes = Bytes::copy_from_slice(bytes);
+        match *kind {
+            DATA => Ok(Item::Data(bytes)),
+            HEAD => Ok(Item::Head(bytes)),
+            TRAILERS => Ok(Item::Trailers(bytes)),
+            _ => Err(DecodeError::new("an item of an unknown kind")),
+        }
+    }
+}
+
+fn put_body(out: &mut Writer<'_>, trailers: Option<&HeaderMap>, data: &[Bytes]) -> Result<(), EncodeError> {
+    out.part(|out| trailers.map_or(Ok(()), |trailers| head::write_headers(out, trailers)))?;
+    data.iter().try_for_each(|data| out.put(data))
+}
+
+/// A request as it is sent.
+pub(crate) struct Asked<'a> {
+    pub(crate) parts: &'a request::Parts,
+    pub(crate) data: &'a [Bytes],
+    pub(crate) trailers: Option<&'a HeaderMap>,
+}
+
+impl Compose for Asked<'_> {
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let mut out = Writer::new(out);
+        out.part(|out| head::write_request(out, self.parts))?;
+        put_body(&mut out, self.trailers, self.data)?;
+        Ok(out.len())
+    }
+}
+
+/// An answer as it is sent.
+pub(crate) enum Answered {
+    /// The whole response.
+    Whole { parts: response::Parts, data: Vec<Bytes>, trailers: Option<HeaderMap> },
+    /// The end of a response that was sent in items.
+    End(Option<HeaderMap>),
+}
+
+impl Encode<Answered> for Wire {
+    fn encode(answer: &Answered, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let mut out = Writer::new(out);
+        match answer {
+            Answered::Whole { parts, data, trailers } => {
+                out.put(&[WHOLE])?;
+                out.part(|out| head::write_response(out, parts))?;
+                put_body(&mut out, trailers.as_ref(), data)?;
+            }
+            Answered::End(trailers) => {
+                out.put(&[END])?;
+                trailers.as_ref().map_or(Ok(()), |trailers| head::write_headers(&mut out, trailers))?;
+            }
+        }
+        Ok(out.len())
+    }
+}
+
+/// Why a response has no good end, in words for the caller.
+#[derive(Debug)]
+pub(crate) struct Broken(pub(crate) String);
+
+/// Most bytes of such words.
+const WORDS_BYTES_MAX: usize = 512;
+
+impl Encode<Broken> for Wire {
+    fn encode(Broken(why): &Broken, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let mut out = Writer::new(out);
+        out.put(&why.as_bytes()[..why.len().min(WORDS_BYTES_MAX)])?;
+        Ok(out.len())
+    }
+}
+
+fn part(bytes: &mut Bytes) -> Result<Bytes, Unread> {
+    let length = usize::from(bytes.try_get_u16_le().map_err(|_| Unread::Malformed("it ends early"))?);
+    if length > bytes.len() {
+        return Err(Unread::Malformed("it ends early"));
+    }
+    Ok(bytes.split_to(length))
+}
+
+/// What of a message is its body: the bytes, and trailers as they arrived.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) data: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+fn contents(mut bytes: Bytes) -> Result<Contents, Unread> {
+    let trailers = part(&mut bytes)?;
+    let trailers = if trailers.is_empty() { None } else { Some(head::read_trailers(&trailers)?) };
+    Ok(Contents { data: bytes, trailers })
+}
+
+/// Takes a request apart: its head, and its contents.
+pub(crate) fn request(bytes: &Bytes) -> Result<(Bytes, Contents), Unread> {
+    let mut bytes = bytes.clone();
+    let head = part(&mut bytes)?;
+    Ok((head, contents(bytes)?))
+}
+
+/// An answer as it arrived.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    Whole(response::Parts, Contents),
+    End(Option<HeaderMap>),
+}
+
+/// Reads an answer.
+pub(crate) fn answer(bytes: &Bytes) -> Result<Arrived, Unread> {
+    let mut bytes = bytes.clone();
+    match bytes.try_get_u8() {
+        Ok(WHOLE) => {
+            let head = part(&mut bytes)?;
+            Ok(Arrived::Whole(head::read_response(&head)?, contents(bytes)?))
+        }
+        Ok(END) if bytes.is_empty() => Ok(Arrived::End(None)),
+        Ok(END) => Ok(Arrived::End(Some(head::read_trailers(&bytes)?))),
+        _ => Err(Unread::Malformed("an answer of an unknown kind")),
+    }
+}

@@ -1,0 +1,133 @@
+//! What both halves of a stream keep: its call.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use atomic_waker::AtomicWaker;
+use gimmal_rpc::{
+    Client,
+    channel::{Channel, Ticket as _},
+    stream::Tie,
+};
+
+/// What both halves of a stream keep.
+pub(crate) struct Held {
+    side: Side,
+    /// The reader was dropped and had not read everything that was there.
+    has_unread: AtomicBool,
+}
+
+/// The call of a stream.
+pub(crate) enum Side {
+    /// The caller's. Without it once it is over.
+    Opened(Mutex<Option<Called>>),
+    /// The handler's, which waits until both halves are over.
+    Accepted(Accepted),
+}
+
+pub(crate) struct Called {
+    pub(crate) ticket: <Client as Channel>::Ticket,
+    pub(crate) tie: Tie,
+    /// Why it ended, once that is known.
+    pub(crate) failure: Option<String>,
+}
+
+#[derive(Default)]
+pub(crate) struct Accepted {
+    halves_over: AtomicUsize,
+    waker: AtomicWaker,
+    is_lost: AtomicBool,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.side {
+            Side::Opened(_) => "Opened",
+            Side::Accepted(_) => "Accepted",
+        })
+    }
+}
+
+impl Held {
+    pub(crate) fn new(side: Side) -> Arc<Self> {
+        Arc::new(Self { side, has_unread: AtomicBool::new(false) })
+    }
+
+    /// The reader is dropped and has not read everything that is there.
+    pub(crate) fn left_unread(&self) {
+        self.has_unread.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_unread(&self) -> bool {
+        self.has_unread.load(Ordering::Acquire)
+    }
+
+    /// A half has come to its end: said once by each.
+    pub(crate) fn half_over(&self) {
+        if let Side::Accepted(accepted) = &self.side {
+            accepted.halves_over.fetch_add(1, Ordering::AcqRel);
+            accepted.waker.wake();
+        }
+    }
+
+    /// Waits until both halves of an accepted stream have come to their ends.
+    pub(crate) fn poll_over(&self, context: &Context<'_>) -> Poll<()> {
+        let Side::Accepted(accepted) = &self.side else { return Poll::Ready(()) };
+        accepted.waker.register(context.waker());
+        if accepted.halves_over.load(Ordering::Acquire) < 2 { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    /// The call of an accepted stream ended before its halves did.
+    pub(crate) fn lost(&self) {
+        if let Side::Accepted(accepted) = &self.side {
+            accepted.is_lost.store(true, Ordering::Release);
+        }
+    }
+
+    /// Waits until it is known why the call of an opened stream is over. One task waits at a time: the reader.
+    pub(crate) fn poll_failure(&self, context: &mut Context<'_>) -> Poll<()> {
+        let Side::Opened(called) = &self.side else { return Poll::Ready(()) };
+        let mut called = called.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(called) = called.as_mut().filter(|called| called.failure.is_none()) else {
+            return Poll::Ready(());
+        };
+        let response = ready!(called.ticket.poll(context));
+        let failure = response.failure().map(ToString::to_string);
+        called.failure = Some(failure.unwrap_or_else(|| "the other side ended the stream".to_owned()));
+        Poll::Ready(())
+    }
+
+    /// Why a half cannot go on whose call is over; `kind` where this side ended it itself, or it is not known yet.
+    pub(crate) fn error(&self, kind: io::ErrorKind) -> io::Error {
+        let reason = match &self.side {
+            Side::Opened(called) => {
+                let called = called.lock().unwrap_or_else(PoisonError::into_inner);
+                called.as_ref().and_then(|called| called.failure.clone())
+            }
+            Side::Accepted(accepted) => {
+                let is_lost = accepted.is_lost.load(Ordering::Acquire);
+                is_lost.then(|| "the caller dropped the stream, or the connection ended".to_owned())
+            }
+        };
+        reason.map_or_else(|| kind.into(), |reason| io::Error::new(io::ErrorKind::ConnectionReset, reason))
+    }
+}
+
+/// Both halves said how they end: the call goes on to that without anybody here.
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Side::Opened(called) = &mut self.side
+            && let Some(Called { mut ticket, mut tie, .. }) =
+                called.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            ticket.detach();
+            tie.loosen();
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The channel of generated clients.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use gimmal::ConnectError;
+use gimmal_http::{Carrier, Client, Spawn, Timeout, Upload};
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use tonic::{Status, body::Body};
+use tower_service::Service;
+
+use crate::status::status_of;
+
+/// Calls in flight at once on a channel's connection; a stream is one for as long as it lasts. More wait.
+const WINDOW: usize = 256;
+
+/// A connection for generated clients, for any number of tasks. Cheap to clone.
+///
+/// It has a worker of its own, which connects again when the connection ended or its server goes away. A call waits up to a second
+/// for a connection when there is none. Calls are made in a runtime of tokio.
+#[derive(Clone, Debug)]
+pub struct Channel<C = gimmal::Client> {
+    client: Client<C>,
+    timeout: Option<Duration>,
+}
+
+/// A channel that is moved by a task of the calling thread's runtime: the lowest latency. It is not `Send`.
+pub type LocalChannel = Channel<gimmal::tokio::LocalClient>;
+
+/// Connects to a server: `shm://name`, `rdma://host:port`, `tcp://host:port`, or `mem://name`.
+///
+/// Cancel safe.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect(url: &str) -> Result<Channel, ConnectError> {
+    let client = gimmal::Client::builder().window(WINDOW).connect_async(url).await?;
+    Ok(Channel::new(Client::new(client)))
+}
+
+/// Makes a channel that is connected later: returns at once, and a server is dialled again and again until one answers.
+///
+/// # Errors
+/// See [`ConnectError`]; not that there is no server.
+pub fn connect_lazy(url: &str) -> Result<Channel, ConnectError> {
+    let client = gimmal::Client::builder().window(WINDOW).connect_lazy(url)?;
+    Ok(Channel::new(Client::new(client)))
+}
+
+impl<C: Carrier> Channel<C> {
+    /// Makes a channel of a client of HTTP, for other settings and other kinds of clients.
+    #[must_use]
+    pub const fn new(client: Client<C>) -> Self {
+        Self { client, timeout: None }
+    }
+
+    /// Ends every call after `timeout` that does not end earlier by its own `grpc-timeout`.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<C: Carrier + Spawn<Upload<Body>>> Service<Request<Body>> for Channel<C> {
+    type Response = Response<ResponseBody>;
+    type Error = Status;
+    type Future = Responding<C>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Service::<Request<Body>>::poll_ready(&mut self.client, context).map_err(status_of)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Responding<C> {
+        let said = Timeout::of_grpc(request.headers()).map(|Timeout(said)| said);
+        let timeout = match (said, self.timeout) {
+            (Some(said), Some(most)) => Some(said.min(most)),
+            (said, most) => said.or(most),
+        };
+        if let Some(timeout) = timeout {
+            request.extensions_mut().insert(Timeout(timeout));
+        }
+        Responding(self.client.call(request))
+    }
+}
+
+/// A call whose response has not begun. Dropping it cancels the call.
+#[derive(Debug)]
+#[must_use = "a call is made when this is polled"]
+pub struct Responding<C: Carrier>(gimmal_http::Responding<C, Body>);
+
+impl<C: Carrier + Spawn<Upload<Body>>> Future for Responding<C> {
+    type Output = Result<Response<ResponseBody>, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = Pin::new(&mut self.0).poll(context);
+        polled.map(|response| response.map(|response| response.map(ResponseBody)).map_err(status_of))
+    }
+}
+
+/// The body of a response. Dropping it before its end cancels the call.
+#[derive(Debug, Default)]
+pub struct ResponseBody(pub(crate) gimmal_http::Body);
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.0).poll_frame(context).map_err(status_of)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}

@@ -1,0 +1,42 @@
+//! How failures of gimmal become statuses of gRPC, and back.
+
+use std::{error::Error as _, sync::Arc};
+
+use gimmal::{CallError, Fate, TransportError};
+use gimmal_http::Error;
+use tonic::{Code, Status};
+
+fn code_of(error: &Error) -> Code {
+    match error {
+        Error::NotConnected(_) => Code::Unavailable,
+        Error::Call(CallError::Status(status)) => Code::from_i32(status.code().number().into()),
+        Error::Call(CallError::Transport(TransportError::Closed { .. })) => Code::Unavailable,
+        Error::Call(CallError::Transport(TransportError::Full { .. })) => Code::ResourceExhausted,
+        Error::Call(CallError::Mismatch(_)) | Error::NotCarried(_) => Code::Unimplemented,
+        Error::HeadTooLarge | Error::TooLarge { .. } => Code::ResourceExhausted,
+        Error::Aborted(_) | Error::Body(_) => Code::Cancelled,
+        _ => Code::Internal,
+    }
+}
+
+/// Makes a status of a failure. Its source is the [`Error`], from which [`fate`] reads whether the call ran.
+#[must_use]
+pub fn status_of(error: Error) -> Status {
+    // A body that ends with a status says best what happened.
+    if let Error::Body(source) = &error
+        && let Some(status) = source.downcast_ref::<Status>()
+    {
+        return status.clone();
+    }
+    let mut status = Status::new(code_of(&error), error.to_string());
+    status.set_source(Arc::new(error));
+    status
+}
+
+/// Returns whether the handler of a failed call ran, as far as this side knows. A status that the handler itself returned is of a
+/// call that ran.
+#[must_use]
+pub fn fate(status: &Status) -> Fate {
+    let error = status.source().and_then(|source| source.downcast_ref::<Error>());
+    error.map_or(Fate::Ran, Error::fate)
+}

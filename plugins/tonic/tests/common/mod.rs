@@ -1,0 +1,228 @@
+//! A generated service with all kinds of calls, and a server and a channel for it.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+#[allow(warnings, clippy::all, clippy::nursery, clippy::restriction, reason = "generated")]
+pub mod demo {
+    include!("demo.in");
+}
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use demo::{demo_client::DemoClient, demo_server::Demo};
+use gimmal_tonic::{Channel, Server};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Code, Request, Response, Status, Streaming, metadata::MetadataValue};
+
+pub use demo::demo_server::DemoServer;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Note {
+    #[prost(string, tag = "1")]
+    pub text: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub data: Bytes,
+    #[prost(uint32, tag = "3")]
+    pub count: u32,
+}
+
+pub fn note(text: &str) -> Note {
+    Note { text: text.to_owned(), ..Note::default() }
+}
+
+pub fn numbered(text: &str, count: u32) -> Note {
+    Note { text: text.to_owned(), count, ..Note::default() }
+}
+
+/// No case waits longer.
+pub async fn on_time<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(20), future).await.expect("it ends in time")
+}
+
+/// The service, and what it saw.
+#[derive(Clone, Default, Debug)]
+pub struct Seen {
+    pub began: Arc<AtomicU32>,
+    pub dropped: Arc<AtomicU32>,
+    pub given: Arc<AtomicU32>,
+    /// How often each numbered call "once" ran.
+    pub journal: Arc<Mutex<BTreeMap<u32, u32>>>,
+}
+
+pub struct Guard(Seen);
+
+impl Seen {
+    fn enter(&self) -> Guard {
+        self.began.fetch_add(1, Ordering::SeqCst);
+        Guard(self.clone())
+    }
+
+    /// Waits until so many handlers and streams are gone.
+    pub async fn left(&self, handlers: u32) {
+        on_time(async {
+            while self.dropped.load(Ordering::SeqCst) < handlers {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+type Notes = Pin<Box<dyn Stream<Item = Result<Note, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Demo for Seen {
+    async fn unary(&self, request: Request<Note>) -> Result<Response<Note>, Status> {
+        let _guard = self.enter();
+        let (metadata, extensions, note) = request.into_parts();
+        match note.text.as_str() {
+            "never" => std::future::pending().await,
+            "once" => *self.journal.lock().unwrap().entry(note.count).or_default() += 1,
+            "sleep" => tokio::time::sleep(Duration::from_millis(note.count.into())).await,
+            "panic" => panic!("as it was asked to"),
+            "peer" => {
+                let peer = extensions.get::<gimmal_tonic::Peer>().unwrap().name().to_owned();
+                return Ok(Response::new(self::note(&peer)));
+            }
+            "fail" => {
+                let mut status = Status::with_details(
+                    Code::FailedPrecondition,
+                    "nicht möglich: 100%",
+                    Bytes::from_static(b"\0why"),
+                );
+                status.metadata_mut().append("x-more", "1".parse().unwrap());
+                status.metadata_mut().append_bin("x-more-bin", MetadataValue::from_bytes(&[0, 255]));
+                return Err(status);
+            }
+            _ => {}
+        }
+        let mut response = Response::new(note);
+        *response.metadata_mut() = metadata;
+        Ok(response)
+    }
+
+    async fn up(&self, request: Request<Streaming<Note>>) -> Result<Response<Note>, Status> {
+        let _guard = self.enter();
+        let mut notes = request.into_inner();
+        let mut sum = 0;
+        while let Some(note) = notes.message().await? {
+            if note.text == "enough" {
+                break;
+            }
+            sum += note.count;
+        }
+        Ok(Response::new(numbered("sum", sum)))
+    }
+
+    type DownStream = Notes;
+
+    async fn down(&self, request: Request<Note>) -> Result<Response<Notes>, Status> {
+        let (guard, seen) = (self.enter(), self.clone());
+        let Note { text, count, data } = request.into_inner();
+        let fails = text == "fail";
+        let notes = tokio_stream::iter(0..count).map(move |at| {
+            let _guard = &guard;
+            seen.given.fetch_add(1, Ordering::SeqCst);
+            if fails && at == 3 {
+                return Err(Status::data_loss("at three"));
+            }
+            Ok(Note { count: at, data: data.clone(), ..Note::default() })
+        });
+        if text == "slow" {
+            return Ok(Response::new(Box::pin(notes.then_each(Duration::from_millis(20)))));
+        }
+        Ok(Response::new(Box::pin(notes)))
+    }
+
+    type BothStream = Notes;
+
+    async fn both(&self, request: Request<Streaming<Note>>) -> Result<Response<Notes>, Status> {
+        let guard = self.enter();
+        let notes = request.into_inner().map(move |note| {
+            let _guard = &guard;
+            note
+        });
+        Ok(Response::new(Box::pin(notes)))
+    }
+}
+
+/// A pause before each item, without the timers of `tokio-stream`.
+trait Slowly: Stream + Sized {
+    fn then_each(self, pause: Duration) -> Slow<Self>;
+}
+
+impl<S: Stream> Slowly for S {
+    fn then_each(self, pause: Duration) -> Slow<Self> {
+        Slow { notes: Box::pin(self), pause, sleep: Box::pin(tokio::time::sleep(pause)) }
+    }
+}
+
+pub struct Slow<S> {
+    notes: Pin<Box<S>>,
+    pause: Duration,
+    sleep: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl<S: Stream> Stream for Slow<S> {
+    type Item = S::Item;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<S::Item>> {
+        std::task::ready!(self.sleep.as_mut().poll(context));
+        let pause = self.pause;
+        self.sleep = Box::pin(tokio::time::sleep(pause));
+        self.notes.as_mut().poll_next(context)
+    }
+}
+
+pub struct Fixture {
+    pub url: String,
+    pub seen: Seen,
+    pub server: Option<gimmal::Server>,
+    pub channel: Channel,
+}
+
+pub fn listen(url: &str, seen: &Seen) -> gimmal::Server {
+    let service = DemoServer::new(seen.clone());
+    Server::builder().add_service(service).listen(url).unwrap()
+}
+
+pub fn url(scheme: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    match scheme {
+        "tcp" => "tcp://127.0.0.1:0".to_owned(),
+        _ => format!("shm://tonic-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)),
+    }
+}
+
+impl Fixture {
+    pub async fn new(scheme: &str) -> Self {
+        let seen = Seen::default();
+        let server = listen(&url(scheme), &seen);
+        let url = server.address().to_string();
+        let channel = gimmal_tonic::connect(&url).await.unwrap();
+        Self { url, seen, server: Some(server), channel }
+    }
+
+    pub fn client(&self) -> DemoClient<Channel> {
+        DemoClient::new(self.channel.clone())
+    }
+}

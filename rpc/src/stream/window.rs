@@ -1,0 +1,108 @@
+//! Windows in bytes: what a reader lets its sender have in flight, within a budget of the connection.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+/// Least window, whatever the budget: a stream that has come late goes on, slowly.
+pub(crate) const WINDOW_MIN: u32 = 4 << 10;
+/// Largest window of a stream.
+pub(crate) const WINDOW_MAX: u32 = 4 << 20;
+
+/// What the windows of a connection's streams may come to.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// Of a new stream.
+    first: u32,
+    /// Below zero while more streams are open than it was made for.
+    left: AtomicI64,
+    /// Most bytes of an item that travels in parts.
+    pub(super) item_bytes_max: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(first: u32, bytes: usize, item_bytes_max: usize) -> Arc<Self> {
+        let left = AtomicI64::new(i64::try_from(bytes).unwrap_or(i64::MAX));
+        Arc::new(Self { first, left, item_bytes_max })
+    }
+
+    /// Takes up to `bytes` of what is left.
+    fn take(&self, bytes: u32) -> u32 {
+        let left = self.left.load(Ordering::Relaxed);
+        let bytes = u32::try_from(left.max(0)).map_or(bytes, |left| left.min(bytes));
+        self.left.fetch_sub(bytes.into(), Ordering::Relaxed);
+        bytes
+    }
+
+    fn give(&self, bytes: u32) {
+        self.left.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> i64 {
+        self.left.load(Ordering::Relaxed)
+    }
+}
+
+/// A reader's window. It gives its bytes back to the budget when it is dropped.
+#[derive(Debug)]
+pub(super) struct Window {
+    bytes: u32,
+    budget: Arc<Budget>,
+}
+
+impl Window {
+    pub(super) fn open(budget: &Arc<Budget>) -> Self {
+        let taken = budget.take(budget.first);
+        let missing = WINDOW_MIN.saturating_sub(taken);
+        budget.left.fetch_sub(missing.into(), Ordering::Relaxed);
+        Self { bytes: taken + missing, budget: Arc::clone(budget) }
+    }
+
+    pub(super) const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Doubles it, as far as the budget goes; by how much.
+    pub(super) fn grow(&mut self) -> u32 {
+        let more = self.budget.take(self.bytes.min(WINDOW_MAX.saturating_sub(self.bytes)));
+        self.bytes += more;
+        more
+    }
+
+    /// It did not grow after all.
+    pub(super) fn shrink(&mut self, bytes: u32) {
+        self.bytes -= bytes;
+        self.budget.give(bytes);
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.budget.give(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_share_a_budget_and_give_it_back() {
+        let budget = Budget::new(64 << 10, 160 << 10, 0);
+        let mut first = Window::open(&budget);
+        assert_eq!((first.bytes(), first.grow(), first.grow()), (64 << 10, 64 << 10, 32 << 10));
+        assert_eq!((first.grow(), budget.left()), (0, 0));
+        let late = Window::open(&budget);
+        assert_eq!((late.bytes(), budget.left()), (WINDOW_MIN, -i64::from(WINDOW_MIN)));
+        first.shrink(32 << 10);
+        drop(first);
+        drop(late);
+        assert_eq!(budget.left(), 160 << 10);
+        let budget = Budget::new(64 << 10, 1 << 30, 0);
+        let mut large = Window::open(&budget);
+        while large.grow() > 0 {}
+        assert_eq!(large.bytes(), WINDOW_MAX);
+    }
+}

@@ -1,0 +1,131 @@
+//! Two providers on one port: what is idle costs the other nothing, and is not forgotten.
+
+#![allow(clippy::unwrap_used, reason = "loud failures")]
+
+use std::time::Duration;
+
+use super::{
+    Any, AnyPort,
+    have::{SHM, TCP, number},
+    used::{IDLE_EVERY, IDLE_LOOKS},
+};
+use crate::{
+    Address, Batch, Chain, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit, ListenOptions,
+    Listener, Look, Port, PortConfig, Provider, Staged, Tag, Time, Wait, kernel,
+    testing::{self, Came},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Two ports with a connection over each provider.
+struct Pair {
+    ports: [AnyPort; 2],
+    shm: [ConnId; 2],
+    tcp: [ConnId; 2],
+    batch: Batch,
+}
+
+impl Pair {
+    fn open(name: &str) -> Self {
+        let any = Any::new();
+        let mut ports = [(); 2].map(|()| any.open_port(&PortConfig::default()).unwrap());
+        let mut connect = |address: Address| {
+            let mut listener = any.listen(&address, &ListenOptions::default()).unwrap();
+            let options = ConnectOptions::default();
+            let mut connecting = any.connect(&listener.address(), &ports[0].gate(), &options).unwrap();
+            let incoming = listener.accept(SECOND).unwrap().unwrap();
+            let accepted = incoming.accept(&ports[1].gate()).unwrap();
+            let link = connecting.poll(SECOND).unwrap().unwrap();
+            [ports[0].adopt(link, Time(0)).unwrap(), ports[1].adopt(accepted, Time(0)).unwrap()]
+        };
+        let shm = connect(Address::Mem { name: name.to_owned() });
+        let tcp = connect("tcp://127.0.0.1:0".parse().unwrap());
+        let mut pair = Self { ports, shm, tcp, batch: Batch::new(16) };
+        assert_eq!((number(pair.shm[0]), number(pair.tcp[0])), (SHM, TCP));
+        for side in 0..2 {
+            for _ in 0..2 {
+                let came = pair.next(side);
+                assert!(matches!(came, Came::Opened { .. }), "{came:?}");
+            }
+        }
+        pair
+    }
+
+    /// What comes to `side` next.
+    fn next(&mut self, side: usize) -> Came {
+        let until = Instant::now() + SECOND;
+        let mut one = Batch::new(1);
+        loop {
+            if let Some(came) = testing::poll(&mut self.ports[side], Time(0), &mut one).pop() {
+                return came;
+            }
+            assert!(Instant::now() < until, "nothing came");
+        }
+    }
+
+    fn send(&mut self, side: usize, conn: ConnId) {
+        let staged = Staged { payload_bytes: 8, tag: Tag(0), chain: Chain::Begin };
+        self.ports[side].compose(conn, 8, |_| Some(staged)).unwrap().unwrap();
+        self.ports[side].flush();
+    }
+
+    /// A frame on `conn` of `side`, by no more than so many looks.
+    fn found(&mut self, side: usize, conn: ConnId, looks: u32) {
+        for _ in 0..looks {
+            match self.ports[side].next_run(Limit::Frames(1)) {
+                Look::Run(mut run) => {
+                    assert!(run.next_frame().is_some());
+                    self.ports[side].end_run(&mut run, false);
+                    assert_eq!(run.conn(), conn);
+                    return;
+                }
+                Look::Events => self.ports[side].poll(Time(0), &mut self.batch),
+                Look::Nothing => {}
+            }
+        }
+        panic!("not found by {looks} looks");
+    }
+}
+
+#[test]
+fn an_idle_provider_is_looked_at_now_and_then() {
+    let mut pair = Pair::open("any-idle");
+    let [ours, theirs] = pair.shm;
+    // Each side looks about twice a message.
+    let messages = 20 * IDLE_EVERY;
+    let before = [0, 1].map(|side: usize| pair.ports[side].used.made);
+    for _ in 0..messages {
+        for (from, to, conn) in [(0, 1, theirs), (1, 0, ours)] {
+            pair.send(from, pair.shm[from]);
+            pair.found(to, conn, 4);
+            assert!(matches!(pair.ports[to].next_run(Limit::Frames(8)), Look::Nothing | Look::Events));
+        }
+    }
+    for (port, before) in pair.ports.iter().zip(before) {
+        let looks = |of: usize| port.used.made[of] - before[of];
+        let most = IDLE_LOOKS + looks(SHM) / IDLE_EVERY + 1;
+        assert!(looks(SHM) >= 2 * messages, "{} looks at shared memory", looks(SHM));
+        assert!(looks(TCP) <= most, "{} looks at idle TCP, {} at shared memory", looks(TCP), looks(SHM));
+    }
+    // It is found all the same, and its answer by the next look of the one that asked.
+    pair.send(0, pair.tcp[0]);
+    pair.found(1, pair.tcp[1], IDLE_EVERY + 1);
+    pair.send(1, pair.tcp[1]);
+    pair.found(0, pair.tcp[0], 2);
+}
+
+#[test]
+fn an_idle_provider_wakes_a_port_that_sleeps() {
+    let mut pair = Pair::open("any-wakes");
+    while !matches!(pair.ports[1].next_run(Limit::Frames(1)), Look::Nothing)
+        || pair.ports[1].used.wants_poll(TCP)
+    {}
+    assert!(pair.ports[1].arm());
+    pair.send(0, pair.tcp[0]);
+    let fd = pair.ports[1].wait_fd();
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    kernel::wait(&mut fds, Instant::now() + SECOND).unwrap();
+    assert!(!fds[0].revents().is_empty());
+    pair.ports[1].disarm();
+    pair.found(1, pair.tcp[1], 2);
+}

@@ -1,0 +1,61 @@
+//! A port that sleeps, and connections that no round looks at.
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::*;
+use crate::{Wait, kernel};
+
+#[test]
+fn a_parked_connection_wakes_its_port_and_is_read_at_once() {
+    let mut listener = listen(&ListenOptions::default());
+    let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
+    let (accepted, made) = links(&mut listener, &server, &client);
+    let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, made));
+    server.opened();
+    client.opened();
+    let (accepted, made) = links(&mut listener, &server.port, &client.port);
+    server.port.adopt(accepted, Time(0)).unwrap();
+    client.port.adopt(made, Time(0)).unwrap();
+    server.opened();
+    client.opened();
+    // As often as it takes until one of the two is left out of the rounds.
+    for _ in 0..1000 {
+        assert!(server.poll().is_empty());
+    }
+    for conn in [client.conn, ConnId::new(1, 1)] {
+        assert!(server.port.arm());
+        client.conn = conn;
+        client.stage(b"wake up", 1).unwrap();
+        client.port.flush();
+        let fd = server.port.wait_fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        kernel::wait(&mut fds, Instant::now() + SECOND).unwrap();
+        assert!(!fds[0].revents().is_empty());
+        server.port.disarm();
+        // One look, the poll that it asks for, and the look behind it.
+        let came: Vec<_> = (0..2).flat_map(|_| server.poll()).collect();
+        assert!(matches!(&came[..], [Came::Frame { .. }]), "{came:?}");
+        for _ in 0..1000 {
+            assert!(server.poll().is_empty());
+        }
+        // Its owner spins: it only polls when a look says so.
+        client.stage(b"and again", 2).unwrap();
+        client.port.flush();
+        let found = (0..200).find_map(|_| match server.port.next_run(Limit::Frames(1)) {
+            Look::Run(mut run) => {
+                let text = run.next_frame().map(|frame| frame.payload().to_vec());
+                server.port.end_run(&mut run, false);
+                text
+            }
+            Look::Events => {
+                server.port.poll(Time(0), &mut server.batch);
+                None
+            }
+            Look::Nothing => None,
+        });
+        assert_eq!(found.as_deref(), Some(&b"and again"[..]), "no look found it");
+        for _ in 0..1000 {
+            assert!(server.poll().is_empty());
+        }
+    }
+}
