@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What takes longer than CI allows, in parts. What each part came to last stands in tests/soak-summary.txt, which is committed.
-# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls peers fuzz seeds programs losses ledger; all of them]
+# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls peers fuzz seeds programs packages losses ledger; all of them]
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
 . tests/programs.sh
-parts=(calls peers fuzz seeds programs losses ledger)
+parts=(calls peers fuzz seeds programs packages losses ledger)
 long=${1:-1h}
 [ $# -lt 2 ] || parts=("${@:2}")
 programs && cargo build --release -q -p gimmal-lab || exit 1
@@ -73,6 +73,11 @@ seeds() {
 programs_of_others() {
     count "gRPC of other languages, 10^6 requests through two edges, programs of Debian through tunnels" bash tests/interop/run.sh all
     count "what a tunnel costs, beside socat" bash tests/interop/tunnel_numbers.sh
+}
+
+# What others build: every package by itself.
+packages() {
+    count "every published crate builds from its package" bash tests/packages.sh all
 }
 
 # A bad network between two guests.

@@ -2,6 +2,7 @@
 //!
 //! - `tidy`: the rules of the house that no compiler checks ([`rules`]).
 //! - `test`: the test tiers ([`tiers`]).
+//! - `ci`: the steps of the workflow, on this machine ([`ci`]).
 //! - `lines`: lines of code of each crate, now or at a revision ([`lines`]).
 //! - `planted`: whether the simulation finds the planted bugs ([`planted`]).
 //! - `bench ledger`: what each tuned constant is worth ([`ledger`]).
@@ -12,6 +13,7 @@
 
 pub mod agree;
 pub mod checks;
+pub mod ci;
 pub mod crates;
 pub mod house;
 pub mod items;

@@ -6,6 +6,7 @@ use std::{io, process::ExitCode};
 
 const USAGE: &str = "\
 cargo xtask test [TIER...|quick]        the test tiers; ./x test installs what they need first
+cargo xtask ci [JOB...]                 the steps of .github/workflows/ci.yml, on this machine
 cargo xtask tidy [--all] [PATTERN...]   the rules of the house; --all: with what is not met yet; PATTERN: those rules
 cargo xtask tidy --lower                lowers the ceilings of tests/tidy.toml to what the tree has come to
 cargo xtask lines [--at REVISION]       lines of code of each crate, without tests, comments and blank lines
@@ -30,6 +31,7 @@ fn run(arguments: &[String]) -> io::Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["test", ..] => xtask::tiers::run(&arguments[1..]),
+        ["ci", jobs @ ..] => xtask::ci::run(jobs),
         ["tidy", "--lower"] => xtask::tidy::lower().map(|()| true),
         ["tidy", "--all", ..] => xtask::tidy::run(&arguments[2..], true),
         ["tidy", ..] => xtask::tidy::run(&arguments[1..], false),

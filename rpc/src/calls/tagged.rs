@@ -51,10 +51,9 @@ impl Calls {
         mut read: impl FnMut(u64, &[u8]),
     ) -> Option<Result<(CallId, &'a [u8]), Violation>> {
         for answer in answers {
-            match answer {
-                Ok((id, payload)) if let Some(tag) = self.end_tagged(id, pipeline) => read(tag, payload),
-                other => return Some(other),
-            }
+            let Ok((id, payload)) = answer else { return Some(answer) };
+            let Some(tag) = self.end_tagged(id, pipeline) else { return Some(answer) };
+            read(tag, payload);
         }
         None
     }

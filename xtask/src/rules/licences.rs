@@ -16,21 +16,25 @@ const READ: &[(&str, &str)] = &[("rdma-sys", "MIT")];
 
 /// cargo-deny checks more; this needs nothing but cargo.
 fn foreign(house: &House) -> Found {
+    match metadata() {
+        Ok(metadata) => judge(&metadata, house.tree.text("deny.toml").unwrap_or_default()).into(),
+        Err(error) => vec![error].into(),
+    }
+}
+
+/// Everything that is compiled in, as cargo describes it.
+pub(super) fn metadata() -> Result<Value, String> {
     let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
         .args(["metadata", "--format-version", "1", "--all-features", "--locked"])
         .current_dir(tree::root())
         .output();
-    let metadata = match output {
+    match output {
         Ok(output) if output.status.success() => {
-            serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+            serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
         }
-        Ok(output) => {
-            return vec![format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim())]
-                .into();
-        }
-        Err(error) => return vec![format!("cargo metadata: {error}")].into(),
-    };
-    judge(&metadata, house.tree.text("deny.toml").unwrap_or_default()).into()
+        Ok(output) => Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Err(format!("cargo metadata: {error}")),
+    }
 }
 
 /// What of `metadata` is not allowed by the text of `deny.toml`.

@@ -11,6 +11,7 @@ pub mod ledger;
 pub mod licences;
 pub mod prose;
 pub mod rule;
+pub mod rust_version;
 pub mod tested;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Rule> {
         ledger::RULES,
         prose::RULES,
         licences::RULES,
+        rust_version::RULES,
     ]
     .concat()
 }

@@ -154,6 +154,8 @@ pub(super) const ALL: &[Tier] = &[
     tier("cli", Turn::Normal, 60, &[step("bash tests/cli.sh")]),
     // Clients and servers of gRPC in other languages, through edges, and programs of Debian through tunnels. They are downloaded once.
     tier("programs", Turn::Normal, 120, &[step("bash tests/interop/run.sh")]),
+    // The crates as others get them.
+    tier("packages", Turn::BesideLab, 120, &[step("bash tests/packages.sh")]),
     tier("readme", Turn::AfterLab, 300, &[step("bash tests/readme.sh")])
         .built_by("CARGO_TARGET_DIR=target/readme cargo build --release -q -p gimmal-examples --bin files"),
     LAB,
@@ -219,8 +221,8 @@ pub(super) const QUICK: &[Tier] = &[
             needed(
                 "cargo build -q --workspace --exclude xtask --features $test_features --example conformance",
             ),
-            step("timeout 120 target/debug/examples/conformance --provider sim --passed 123"),
-            step("timeout 120 target/debug/examples/conformance --provider shm --passed 117"),
+            step("timeout 120 target/debug/examples/conformance --provider sim --passed 124"),
+            step("timeout 120 target/debug/examples/conformance --provider shm --passed 118"),
         ],
     ),
 ];

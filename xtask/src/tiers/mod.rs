@@ -13,3 +13,11 @@ mod plan;
 mod run;
 
 pub use run::run;
+
+/// Whether there are tiers with these names.
+///
+/// # Errors
+/// The name that no tier has.
+pub fn check(names: &[String]) -> Result<(), String> {
+    plan::Plan::of(names).map(drop)
+}

@@ -88,7 +88,7 @@ mod tests {
         ];
         assert_eq!(first, normal);
         assert_eq!(early, ["lint", "doc", "planted", "sanitize", "loom"]);
-        assert_eq!(beside, ["compile", "seeds", "worlds"]);
+        assert_eq!(beside, ["compile", "seeds", "worlds", "packages"]);
         assert_eq!(last, ["rdma_sys", "bincode", "readme"]);
     }
 
