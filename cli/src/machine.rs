@@ -8,14 +8,14 @@ use gimmal_rdma::{
     device::{self, Assigned, Unusable},
 };
 use gimmal_rpc::{Client, Config};
-use gimmal_transport::{Address, Key};
+use gimmal_transport::{Address, ConnectOptions, Key, Tls};
 use rustix::{
     fs::{Access, MemfdFlags, SealFlags},
     io::retry_on_intr,
     process::{Resource, geteuid, getrlimit},
 };
 
-use crate::{connect, tree::Tree};
+use crate::{connect, credentials::in_options, tree::Tree};
 
 /// What the doctor asks of the machine it runs on.
 pub(crate) trait Machine {
@@ -60,11 +60,12 @@ pub(crate) struct Live {
     tree: Tree,
     timeout: Duration,
     key: Option<Key>,
+    tls: Tls,
 }
 
 impl Live {
-    pub(crate) fn new(timeout: Duration, key: Option<Key>) -> Self {
-        Self { tree: Tree::new("/"), timeout, key }
+    pub(crate) fn new(timeout: Duration, key: Option<Key>, tls: Tls) -> Self {
+        Self { tree: Tree::new("/"), timeout, key, tls }
     }
 }
 
@@ -130,14 +131,22 @@ impl Machine for Live {
     }
 
     fn connect(&self, address: &Address) -> Result<String, String> {
-        connect::try_it(address, self.timeout, self.key.clone())
+        let options = ConnectOptions {
+            connect_timeout: self.timeout,
+            key: self.key.clone(),
+            tls: self.tls.clone(),
+            ..ConnectOptions::default()
+        };
+        connect::try_it(address, &options).map_err(|error| in_options(&error))
     }
 
     fn connect_best(&self, url: &str) -> Result<String, String> {
         let mut config = Config::default();
         config.engine.connect.connect_timeout = self.timeout;
         config.engine.connect.key.clone_from(&self.key);
-        let client = Client::builder().config(config).connect(url).map_err(|error| error.to_string())?;
+        config.engine.connect.tls.clone_from(&self.tls);
+        let client = Client::builder().config(config).connect(url);
+        let client = client.map_err(|error| in_options(&error.to_string()))?;
         let negotiated = client.negotiated().ok_or("it is not connected")?;
         Ok(negotiated.chosen.clone().unwrap_or_else(|| negotiated.provider.to_owned()))
     }

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+mod credentials;
 mod devices;
 mod doctor;
 mod edge;
@@ -27,12 +28,14 @@ mod top;
 mod tree;
 mod tunnel;
 
-use std::{error::Error, io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{error::Error, io, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
-use gimmal_transport::Key;
 
-use crate::machine::Live;
+use crate::{
+    credentials::{Credentials, in_options},
+    machine::Live,
+};
 
 /// Checks this machine for RDMA and shared memory, and looks at live gimmal servers.
 #[derive(Debug, Parser)]
@@ -46,14 +49,13 @@ struct Args {
 enum Command {
     /// Checks what a connection needs. Names each problem and the command that fixes it.
     Doctor {
-        /// Also connect to this peer: rdma://host:port, tcp://host:port, shm://name or gimmal://host:port.
+        /// Also connect to this peer: rdma://host:port, tcp://host:port, tcp+tls://host:port, shm://name or gimmal://host:port.
         url: Option<doctor::Peer>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// A file with the key that the peer shares, mode 0600.
-        #[arg(long)]
-        key: Option<PathBuf>,
+        #[command(flatten)]
+        credentials: Credentials,
         /// Milliseconds to wait for the peer.
         #[arg(long, default_value_t = 5000)]
         timeout_ms: u64,
@@ -127,7 +129,7 @@ fn main() -> ExitCode {
         Ok(is_well) => ExitCode::from(u8::from(!is_well)),
         Err(error) if is_unread(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gimmal: {error}");
+            eprintln!("gimmal: {}", in_options(&error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -138,12 +140,20 @@ fn is_unread(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Writes the log to stderr: warnings, or what `GIMMAL_LOG` asks for.
+fn log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GIMMAL_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+}
+
 /// Whether all is well.
 fn run(command: Command) -> Result<bool, Box<dyn Error>> {
     match command {
-        Command::Doctor { url, json, key, timeout_ms } => {
-            let key = key.as_deref().map(Key::from_file).transpose()?;
-            let machine = Live::new(Duration::from_millis(timeout_ms), key);
+        Command::Doctor { url, json, credentials, timeout_ms } => {
+            if let Some(url) = &url {
+                credentials.check(&url.to_string())?;
+            }
+            let machine = Live::new(Duration::from_millis(timeout_ms), credentials.key()?, credentials.tls());
             let report = match &url {
                 None => doctor::examine(&machine, None),
                 Some(doctor::Peer::At(address)) => doctor::examine(&machine, Some(address)),
@@ -168,8 +178,14 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
             let updates = top::Updates { interval, count, json };
             top::top(&server, &updates)
         }
-        Command::Edge(edge) => edge::run(&edge),
-        Command::Tunnel(tunnel) => tunnel::run(&tunnel),
+        Command::Edge(edge) => {
+            log();
+            edge::run(&edge)
+        }
+        Command::Tunnel(tunnel) => {
+            log();
+            tunnel::run(&tunnel)
+        }
         Command::Devices { json } => {
             devices::print(&gimmal_rdma::device::devices()?, json)?;
             Ok(true)

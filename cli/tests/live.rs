@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use std::process::{Command, Output};
+mod common;
 
+use std::process::Command;
+
+use common::{complaint, gimmal, said};
 use gimmal_rpc::{Bulk, Cx, Key, MessagePack, ResponseWriter, Server, Shape, Sink, Stream, WithLoan};
 use gimmal_testkit::ChildGuard;
 use serde::{Deserialize, Serialize};
@@ -101,23 +104,6 @@ impl Desk for Clerk {
         loan.copy_from_slice(&content.to_ascii_uppercase());
         WithLoan::new(name.len() as u64, loan)
     }
-}
-
-fn gimmal(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gimmal")).args(arguments).output().unwrap()
-}
-
-fn said(arguments: &[&str]) -> String {
-    let output = gimmal(arguments);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn complaint(arguments: &[&str]) -> String {
-    let output = gimmal(arguments);
-    assert!(!output.status.success(), "{arguments:?} should fail");
-    String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]

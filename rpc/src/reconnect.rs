@@ -456,6 +456,7 @@ pub(crate) fn persist<T>(
     url: &str,
     mut attempt: impl FnMut() -> Option<Result<T, ConnectError>>,
 ) -> Option<T> {
+    let mut last = String::new();
     loop {
         std::thread::sleep(backoff.wait(random()));
         match attempt()? {
@@ -463,7 +464,15 @@ pub(crate) fn persist<T>(
                 tracing::info!(url, "connected");
                 return Some(connected);
             }
-            Err(error) => tracing::debug!(%error, url, "not connected yet"),
+            Err(error) => {
+                let error = error.to_string();
+                if error == last {
+                    tracing::debug!(error, url, "not connected yet");
+                } else {
+                    tracing::warn!(error, url, "not connected; trying again");
+                    last = error;
+                }
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ mod peer;
 #[cfg(test)]
 mod tests;
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use gimmal_transport::{Address, AddressError};
 
@@ -38,6 +38,15 @@ impl FromStr for Peer {
 
     fn from_str(url: &str) -> Result<Self, AddressError> {
         if url.starts_with("gimmal://") { Ok(Self::Best(url.to_owned())) } else { url.parse().map(Self::At) }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(address) => address.fmt(f),
+            Self::Best(url) => f.write_str(url),
+        }
     }
 }
 

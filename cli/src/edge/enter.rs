@@ -24,7 +24,8 @@ type Channel = Client<gimmal::Client>;
 
 /// Accepts connections until a signal, then lets their requests end.
 pub(super) async fn run(edge: &Edge, listen: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
-    let client = gimmal::Client::builder().window(edge.requests_max.clamp(1, 4096)).connect_lazy(&edge.to)?;
+    let builder = edge.credentials.client(&edge.to)?.window(edge.requests_max.clamp(1, 4096));
+    let client = builder.connect_lazy(&edge.to)?;
     let client = Client::new(client);
     let listener = TcpListener::bind(listen).await?;
     println!("http://{} -> {}", listener.local_addr()?, edge.to);

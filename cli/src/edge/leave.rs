@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use gimmal::{Config, Server, tokio::Tokio};
+use gimmal::{Config, tokio::Tokio};
 use gimmal_http::{Body, Serve};
 use http::{Request, Response, StatusCode, Uri, uri::Authority};
 use http_body::{Frame, SizeHint};
@@ -34,8 +34,8 @@ pub(super) async fn run(edge: &Edge, to: &str, counts: &Arc<Counts>) -> Result<b
     let out = Out { to: authority, sender: Arc::default(), counts: Arc::clone(counts) };
     let config = Config { serving_max: edge.requests_max.clamp(1, 4096), ..Config::default() };
     let service = Serve::new(out).requests_max(edge.requests_max);
-    let builder = Server::builder().config(config).runtime(Tokio::current()?).service(service);
-    let server = builder.listen(&edge.listen)?;
+    let builder = edge.credentials.server(&edge.listen)?.config(config).runtime(Tokio::current()?);
+    let server = builder.service(service).listen(&edge.listen)?;
     println!("{} -> http://{to}", server.address());
     Ok(server.serve_until(asked_to_end(), edge.drain()).await)
 }

@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use crate::credentials::Credentials;
+
 /// Where an edge listens, where it goes, and its limits.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Edge {
@@ -14,6 +16,8 @@ pub(crate) struct Edge {
     /// Send requests here: the other kind of address.
     #[arg(long)]
     pub(super) to: String,
+    #[command(flatten)]
+    pub(super) credentials: Credentials,
     /// Requests at once; one more is answered with 503.
     #[arg(long, default_value_t = 1024)]
     pub(super) requests_max: usize,

@@ -11,23 +11,23 @@ use std::{
     error::Error,
     fmt::Write as _,
     io::{self, Write as _},
-    path::PathBuf,
     time::Duration,
 };
 
 use gimmal_rpc::{
-    CallError, Client, Code, Key,
+    CallError, Client, Code,
     reflect::{MethodInfo, ReflectionClient},
 };
+
+use crate::credentials::Credentials;
 
 /// How to reach a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Server {
     /// The server: shm://name, tcp://host:port, tcp+tls://host:port, rdma://host:port or gimmal://host:port.
     url: String,
-    /// A file with the shared key, mode 0600.
-    #[arg(long)]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    credentials: Credentials,
     /// Milliseconds that a call may take.
     #[arg(long, default_value_t = 5000)]
     timeout_ms: u64,
@@ -37,10 +37,7 @@ pub(crate) type Done<T = ()> = Result<T, Box<dyn Error>>;
 
 impl Server {
     pub(crate) fn connect(&self) -> Done<Client> {
-        let mut builder = Client::builder().deadline(Duration::from_millis(self.timeout_ms));
-        if let Some(path) = &self.key {
-            builder = builder.key(Key::from_file(path)?);
-        }
+        let builder = self.credentials.client(&self.url)?.deadline(Duration::from_millis(self.timeout_ms));
         Ok(builder.connect(&self.url)?)
     }
 }

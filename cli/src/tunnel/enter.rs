@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc, time::Duration};
 
-use gimmal::{Client, Key};
+use gimmal::Client;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
@@ -35,10 +35,7 @@ struct Enter {
 /// Accepts programs until a signal, then lets their connections end. Returns whether all did.
 pub(super) async fn run(tunnel: &Tunnel, to: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
     let (url, name) = target(to)?;
-    let mut builder = Client::builder().window(tunnel.streams());
-    if let Some(path) = &tunnel.key {
-        builder = builder.key(Key::from_file(path)?);
-    }
+    let builder = tunnel.credentials.client(url)?.window(tunnel.streams());
     let enter = Arc::new(Enter {
         client: builder.connect_lazy(url)?,
         name: name.to_owned(),

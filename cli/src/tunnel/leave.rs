@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal::{Config, Key, Server, tokio::Tokio};
+use gimmal::{Config, tokio::Tokio};
 use gimmal_io::{Duplex, Incoming};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -48,11 +48,8 @@ pub(super) async fn run(tunnel: &Tunnel, counts: &Arc<Counts>) -> Result<bool, B
     });
     let (streams, incoming) = gimmal_io::serve(tunnel.streams());
     let config = Config { serving_max: tunnel.streams(), ..Config::default() };
-    let mut builder = Server::builder().config(config).runtime(Tokio::current()?).service(streams);
-    if let Some(path) = &tunnel.key {
-        builder = builder.key(Key::from_file(path)?);
-    }
-    let server = builder.listen(url)?;
+    let builder = tunnel.credentials.server(url)?.config(config).runtime(Tokio::current()?);
+    let server = builder.service(streams).listen(url)?;
     for (name, place) in leave.names() {
         println!("{}/{name} -> {place}", server.address());
     }

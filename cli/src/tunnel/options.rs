@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use crate::credentials::Credentials;
+
 /// Where a tunnel listens, where it goes, and its limits.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Tunnel {
@@ -23,9 +25,8 @@ pub(crate) struct Tunnel {
     /// A file of such lines, read again at SIGHUP. What it has overrides --map.
     #[arg(long)]
     pub(super) map_file: Option<PathBuf>,
-    /// A file with the key that both ends share, mode 0600.
-    #[arg(long)]
-    pub(super) key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) credentials: Credentials,
     /// The end at the servers: tell each server the program's address, by PROXY protocol version 2.
     #[arg(long)]
     pub(super) proxy_protocol: bool,

@@ -1,10 +1,27 @@
-//! A command of `gimmal` that runs until a signal.
+//! Commands of `gimmal`: those that end by themselves, and those that run until a signal.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may fail")]
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdout, Command, Output, Stdio},
 };
+
+pub(crate) fn gimmal(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gimmal")).args(arguments).output().unwrap()
+}
+
+pub(crate) fn said(arguments: &[&str]) -> String {
+    let output = gimmal(arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub(crate) fn complaint(arguments: &[&str]) -> String {
+    let output = gimmal(arguments);
+    assert!(!output.status.success(), "{arguments:?} should fail");
+    String::from_utf8(output.stderr).unwrap()
+}
 
 pub(crate) struct Running {
     child: Child,
