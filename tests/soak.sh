@@ -78,6 +78,7 @@ programs_of_others() {
 # What others build: every package by itself.
 packages() {
     count "every published crate builds from its package" bash tests/packages.sh all
+    count "the Debian package, in a chroot" bash tests/deb.sh
 }
 
 # A bad network between two guests.

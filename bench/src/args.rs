@@ -151,6 +151,12 @@ pub enum Command {
     },
     /// Serves clients that are started elsewhere.
     Serve(Serve),
+    /// Writes the manual pages and the completions of shells to a folder.
+    #[command(hide = true)]
+    Pages {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 /// What of a loan is written and read.
@@ -274,7 +280,8 @@ impl Command {
             | Self::Suite(_)
             | Self::Advise { .. }
             | Self::Results { .. }
-            | Self::Serve(_) => None,
+            | Self::Serve(_)
+            | Self::Pages { .. } => None,
         }
     }
 }

@@ -40,6 +40,7 @@ mod many;
 mod measure;
 mod out;
 mod outcome;
+mod pages;
 pub mod pair;
 mod pipeline;
 pub mod plan;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::CommandFactory;
 use gimmal_engine::transport::Address;
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     client::measure_job,
     csv,
     error::BenchError,
-    hosts, html, load, many, out,
+    hosts, html, load, many, out, pages,
     plan::{Layer, Mode, ProviderName},
     report::Report,
     results,
@@ -73,6 +74,9 @@ pub fn run(mut cli: Cli) -> Result<(), BenchError> {
         Command::Advise { files } => out::text(advise::tell(&read_all(&files)?.concat())),
         Command::Results { files } => out::text(results::page(&files)?),
         Command::Serve(serve) => server(&serve),
+        Command::Pages { folder } => {
+            pages::write(Cli::command(), &folder).map_err(BenchError::system("writing the pages"))
+        }
     }
 }
 

@@ -92,6 +92,7 @@ fn read(name: &str) -> Result<File, BenchError> {
                 | Command::Report { .. }
                 | Command::Advise { .. }
                 | Command::Results { .. }
+                | Command::Pages { .. }
         ) {
             return Err(BenchError::Arguments(format!("{name}: {line}: measures nothing")));
         }

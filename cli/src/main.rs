@@ -6,6 +6,7 @@
 //!   │       ├─────► machine ─► tree (/sys, /proc, /dev), transport (libraries, addresses, route, connect)
 //!   │       └─────► report      text or JSON
 //!   ├───► devices
+//!   ├───► pages                       manual pages and completions
 //!   ├───► edge                        HTTP/2 to gimmal, and back
 //!   ├───► tunnel                      connections of programs as streams
 //!   ├───► live                        call: a server's methods, and calls by hand
@@ -22,15 +23,16 @@ mod doctor;
 mod edge;
 mod live;
 mod machine;
+mod pages;
 mod report;
 mod signals;
 mod top;
 mod tree;
 mod tunnel;
 
-use std::{error::Error, io, process::ExitCode, time::Duration};
+use std::{error::Error, io, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     credentials::{Credentials, in_options},
@@ -39,7 +41,7 @@ use crate::{
 
 /// Checks this machine for RDMA and shared memory, and looks at live gimmal servers.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "gimmal", version)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -116,6 +118,12 @@ enum Command {
     /// `gimmal tunnel --listen tcp:127.0.0.1:6379 --to rdma://db:7471/redis`. At their servers:
     /// `gimmal tunnel --listen rdma://0.0.0.0:7471 --map redis=tcp:127.0.0.1:6379`.
     Tunnel(tunnel::Tunnel),
+    /// Writes the manual pages and the completions of shells to a folder.
+    #[command(hide = true)]
+    Pages {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Lists RDMA devices, their ports and GIDs.
     Devices {
         /// Print JSON.
@@ -185,6 +193,10 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
         Command::Tunnel(tunnel) => {
             log();
             tunnel::run(&tunnel)
+        }
+        Command::Pages { folder } => {
+            pages::write(Args::command(), &folder)?;
+            Ok(true)
         }
         Command::Devices { json } => {
             devices::print(&gimmal_rdma::device::devices()?, json)?;

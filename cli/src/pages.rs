@@ -1,0 +1,15 @@
+//! The manual pages of the program and the completions of the shells, as packages want them: made of the command line.
+
+use std::{fs, io, path::Path};
+
+use clap_complete::{Shell, generate_to};
+
+/// Writes them to `folder`.
+pub(crate) fn write(mut command: clap::Command, folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let name = command.get_name().to_owned();
+    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+        generate_to(shell, &mut command, &name, folder)?;
+    }
+    clap_mangen::generate_to(command.disable_help_subcommand(true), folder)
+}
