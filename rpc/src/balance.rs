@@ -141,6 +141,25 @@ struct Shared<C> {
 }
 
 /// A channel over several servers; see the module. Cheap to clone. Over [`Client`]s it is for any thread and any runtime.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// # use gimmal::Cx;
+/// # #[gimmal::service(crate = gimmal_rpc)]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// use gimmal::balance::Balanced;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = |url| gimmal::Server::builder().service(serve_hello(Greeter)).listen(url);
+/// # let servers = (server("mem://doc-one")?, server("mem://doc-two")?);
+/// let urls = vec!["mem://doc-one".to_owned(), "mem://doc-two".to_owned()];
+/// let client = HelloClient::new(Balanced::builder().connect(urls)?);
+/// assert_eq!(client.hello("Ada".into()).wait()?, "Hello, Ada!");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Balanced<C = Client> {
     shared: Arc<Shared<C>>,
 }

@@ -36,6 +36,26 @@ pub(crate) enum Deadline {
 }
 
 /// Options of a call: how long it may take, whether it waits for a connection, and its metadata.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// # use gimmal::Cx;
+/// # #[gimmal::service(crate = gimmal_rpc)]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// use std::time::Duration;
+///
+/// use gimmal::{CallOptions, Client};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-options")?;
+/// let client = HelloClient::new(Client::builder().connect("mem://doc-options")?);
+/// let patient = client.with_options(CallOptions::default().timeout(Duration::from_secs(60)));
+/// assert_eq!(patient.hello("Ada".into()).wait()?, "Hello, Ada!");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CallOptions {

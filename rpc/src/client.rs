@@ -46,6 +46,25 @@ const GRACE: Duration = Duration::from_secs(10);
 ///
 /// The work is done by a worker thread: a call is encoded by its caller, copied once into the ring by the worker, and
 /// its answer copied once out of it. [`LocalClient`](crate::LocalClient) saves the copies and the thread.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// # use gimmal::Cx;
+/// # #[gimmal::service(crate = gimmal_rpc)]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// use gimmal::Client;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-client")?;
+/// let client = HelloClient::new(Client::builder().connect("mem://doc-client")?);
+/// let (one, other) = (client.hello("Ada".into()), client.hello("Bob".into())); // both are in flight
+/// assert_eq!(one.wait()?, "Hello, Ada!");
+/// assert_eq!(other.wait()?, "Hello, Bob!"); // or `.await`, in any runtime
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,

@@ -7,6 +7,15 @@ use gimmal_engine::{ConfigError, Plan, transport::ConnectOptions};
 use crate::stream;
 
 /// How calls are made and served. Every field has a section in `tuning.md`.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use gimmal_rpc::Config;
+///
+/// let config = Config { deadline: Duration::from_secs(2), window: 256, ..Config::default() };
+/// let client = gimmal_rpc::Client::builder().config(config); // and `ServerBuilder::config`
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// Workers, rings, idling.

@@ -33,6 +33,16 @@ const PAIR_BYTES: usize = 3;
 const ALIGN: usize = 16;
 
 /// Pairs of a key and a value, each key once. They travel as they lie here.
+///
+/// ```
+/// use gimmal_rpc::{CallOptions, Metadata};
+///
+/// let mut metadata = Metadata::new();
+/// metadata.insert("tenant", "table 4")?;
+/// assert_eq!(metadata.text("tenant"), Some("table 4"));
+/// let options = CallOptions::default().metadata(metadata); // for `with_options` of a client
+/// # Ok::<(), gimmal_rpc::MetadataError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
     pairs: Vec<u8>,

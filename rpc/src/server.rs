@@ -45,6 +45,23 @@ use crate::{
 
 /// Collects what a server is made of. Keys, certificates, the allow-list and a take-over given by their own methods hold whatever
 /// [`config`](ServerBuilder::config) says, and whichever is called first.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// # use gimmal::Cx;
+/// # #[gimmal::service(crate = gimmal_rpc)]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// use gimmal::{Config, Server};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config { serving_max: 1024, ..Config::default() };
+/// let server = Server::builder().service(serve_hello(Greeter)).config(config).listen("mem://doc-config")?;
+/// assert_eq!(server.address().to_string(), "mem://doc-config");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub struct ServerBuilder {
     services: Vec<Arc<dyn Service>>,
@@ -255,6 +272,26 @@ fn listen_within(
 }
 
 /// Services on worker threads. Dropping it closes every connection, within a bound.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// # use gimmal::Cx;
+/// # #[gimmal::service(crate = gimmal_rpc)]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// use std::time::Duration;
+///
+/// use gimmal::Server;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Server::builder().service(serve_hello(Greeter)).listen("mem://doc-server")?;
+/// let client = HelloClient::new(gimmal::Client::builder().connect("mem://doc-server")?);
+/// assert_eq!(client.hello("Ada".into()).wait()?, "Hello, Ada!");
+/// assert!(server.shutdown(Duration::from_secs(5))); // no handler had to be cut off
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Server {
     acceptors: Acceptors,

@@ -209,6 +209,40 @@ impl Drop for Entry {
 /// `Ok`. A stream that was given up, or whose connection was lost, gives a [`ReadError`] instead, again and again.
 ///
 /// Dropping a stream discards its items, and lets the call go on. [`Stream::stop`] tells the sender.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// use gimmal::{Cx, Stream};
+///
+/// #[gimmal::service(crate = gimmal_rpc)] // outside of this crate: #[gimmal::service]
+/// trait Sum {
+///     async fn sum(&self, cx: &Cx, numbers: Stream<u64>) -> Result<u64, String>;
+/// }
+///
+/// struct Adder;
+///
+/// impl Sum for Adder {
+///     async fn sum(&self, _: &Cx, mut numbers: Stream<u64>) -> Result<u64, String> {
+///         let mut sum = 0;
+///         while let Some(number) = numbers.next().await {
+///             sum += number.map_err(|error| error.to_string())?; // the caller gave up
+///         }
+///         Ok(sum)
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = gimmal::Server::builder().service(serve_sum(Adder)).listen("mem://doc-stream")?;
+/// let client = SumClient::new(gimmal::Client::builder().connect("mem://doc-stream")?);
+/// let (mut numbers, call) = client.sum();
+/// for number in 1..=4 {
+///     numbers.blocking_send(&number)?; // `send(..).await` in async code
+/// }
+/// numbers.finish();
+/// assert_eq!(call.wait()?, 10);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Stream<T, V = Woken> {
     exit: Exit,
     decode: fn(&[u8]) -> Result<T, DecodeError>,
@@ -327,6 +361,38 @@ impl<T, V> Stream<T, V> {
 /// A handler's sink need not be finished: the stream ends in good order when the handler returns `Ok`, else not. The answer leaves after
 /// all items, so a handler may return while another task still sends: the call then ends when that task drops the sink. If a panic
 /// drops it, the call ends with [`Code::Internal`](crate::Code::Internal), whatever the handler returned.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// use gimmal::{Cx, Sink};
+///
+/// #[gimmal::service(crate = gimmal_rpc)] // outside of this crate: #[gimmal::service]
+/// trait Count {
+///     async fn count(&self, cx: &Cx, to: u64, numbers: Sink<u64>);
+/// }
+///
+/// struct Counter;
+///
+/// impl Count for Counter {
+///     async fn count(&self, _: &Cx, to: u64, mut numbers: Sink<u64>) {
+///         for number in 1..=to {
+///             if numbers.send(&number).await.is_err() {
+///                 return; // the caller is gone
+///             }
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = gimmal::Server::builder().service(serve_count(Counter)).listen("mem://doc-sink")?;
+/// let client = CountClient::new(gimmal::Client::builder().connect("mem://doc-sink")?);
+/// let (mut numbers, call) = client.count(3);
+/// let all: Result<Vec<_>, _> = std::iter::from_fn(|| numbers.blocking_next()).collect();
+/// assert_eq!(all?, [1, 2, 3]);
+/// call.wait()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Sink<T, V = Woken> {
     entry: Entry,
     /// The item that is sent, encoded.

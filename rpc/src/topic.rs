@@ -43,6 +43,17 @@ pub enum Behind {
 }
 
 /// Where items are published and subscribers are fed. Clones are the same topic.
+///
+/// ```
+/// use gimmal_rpc::topic::{Behind, Topic};
+///
+/// // A handler that got a `Sink<String>` feeds it: `topic.feed(items).await`.
+/// let topic: Topic<String> = Topic::new(16, Behind::DropOldest);
+/// topic.blocking_publish(&"rain".to_owned())?; // `publish(..).await` in async code
+/// assert_eq!(topic.subscribers(), 0);
+/// topic.close(); // ends every subscription
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Topic<T> {
     shared: Arc<Shared<T>>,
 }

@@ -2,6 +2,12 @@
 
 /// An allow-list for shared memory, by what `SO_PEERCRED` says of the process at the other end. By default: this user,
 /// and root, who could read us anyway. One that names anybody lets in only those it names.
+///
+/// ```
+/// use gimmal_transport::Allow;
+///
+/// let allow = Allow::default().uid(1000).gid(4242); // this user, and processes of that group
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Allow {
     uids: Vec<u32>,

@@ -60,6 +60,13 @@ impl Drop for Secret {
 }
 
 /// A key that both sides of a connection have. Clones share it; equality takes the same time for all keys.
+///
+/// ```
+/// use gimmal_transport::Key;
+///
+/// let key = Key::new(&[7; 32])?; // of random bytes; `Key::from_file` reads a file of mode 0600
+/// # Ok::<(), gimmal_transport::KeyError>(())
+/// ```
 #[derive(Clone)]
 pub struct Key {
     secret: Arc<Secret>,

@@ -12,6 +12,15 @@ use self::choice::{Choice, Pair};
 ///
 /// A server needs a [`certificate`](Tls::certificate). One that names an [`authority`](Tls::authority) demands a certificate
 /// of every client. A client believes the authorities of the system's store unless it names others.
+///
+/// ```
+/// use gimmal_transport::Tls;
+///
+/// // The server: its certificate, and the authority of its clients.
+/// let server = Tls::default().certificate("server.pem", "server.key").authority("ours.pem");
+/// // A client: whom it believes, and what it shows.
+/// let client = Tls::default().authority("ours.pem").certificate("client.pem", "client.key");
+/// ```
 #[derive(Clone, Default)]
 pub struct Tls {
     /// Clones share what was read of the files, and with it the sessions that can be resumed.

@@ -19,6 +19,25 @@ use crate::{
 
 /// Configures a client. A setting made by its own method wins over [`config`](ClientBuilder::config), whichever is
 /// called first.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// # use gimmal::Cx;
+/// # #[gimmal::service(crate = gimmal_rpc)]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// use std::time::Duration;
+///
+/// use gimmal::Client;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-builder")?;
+/// let client = Client::builder().deadline(Duration::from_secs(2)).window(256).connect("mem://doc-builder")?;
+/// assert_eq!(HelloClient::new(client).hello("Ada".into()).wait()?, "Hello, Ada!");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct ClientBuilder {
     config: Config,
