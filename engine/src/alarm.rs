@@ -1,11 +1,13 @@
 //! A worker's sleep as one descriptor that any event loop can wait for: what the port waits for, and a time.
 
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
+use gimmal_transport::Time;
 use rustix::{
     event::epoll,
     time::{
@@ -19,6 +21,8 @@ use rustix::{
 pub struct Alarm {
     epoll: OwnedFd,
     timer: OwnedFd,
+    /// When the timer rings.
+    due: Cell<Time>,
 }
 
 impl Alarm {
@@ -29,14 +33,21 @@ impl Alarm {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, port, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
-        Ok(Self { epoll, timer })
+        Ok(Self { epoll, timer, due: Cell::new(Time::NEVER) })
     }
 
-    /// Rings after this time, and not before. What it rang before is forgotten.
+    /// Rings after this time at the latest. What it rang before is forgotten; what was set before and rings sooner stays, so that
+    /// one who sleeps a thousand times a second for a second each makes one system call for it.
     ///
     /// # Errors
     /// The system call's.
     pub fn set(&self, after: Duration) -> io::Result<()> {
+        let now = Time::now();
+        let due = now.plus(after);
+        let set = self.due.get();
+        if now < set && set <= due && set < Time::NEVER {
+            return Ok(());
+        }
         // 0 would turn it off.
         let after = after.max(Duration::from_nanos(1));
         let it_value = Timespec {
@@ -45,6 +56,7 @@ impl Alarm {
         };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
+        self.due.set(due);
         Ok(())
     }
 }
@@ -57,7 +69,10 @@ impl AsFd for Alarm {
 
 #[cfg(test)]
 mod tests {
-    use rustix::event::{PollFd, PollFlags, Timespec, eventfd, poll};
+    use rustix::{
+        event::{PollFd, PollFlags, Timespec, eventfd, poll},
+        time::timerfd_gettime,
+    };
 
     use super::*;
 
@@ -75,6 +90,9 @@ mod tests {
         assert!(rings_within(&alarm, 900));
         alarm.set(Duration::from_secs(100)).unwrap();
         assert!(!rings_within(&alarm, 1), "what it rang before is forgotten");
+        alarm.set(Duration::from_secs(10)).unwrap();
+        alarm.set(Duration::from_secs(100)).unwrap();
+        assert!(timerfd_gettime(&alarm.timer).unwrap().it_value.tv_sec <= 10, "the sooner one stays");
         for never in [Duration::MAX, Duration::from_secs(u64::MAX)] {
             alarm.set(never).unwrap();
             assert!(!rings_within(&alarm, 1));

@@ -13,10 +13,12 @@ use std::{
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::atomic::{AtomicU32, Ordering, fence};
+use super::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const AWAKE: u32 = 0;
 const ARMED: u32 = 1;
+/// A waker has seen [`ARMED`] and writes to the descriptor, now or soon.
+const RUNG: u32 = 2;
 
 /// Wakes the owner of a port from another thread, without a system call while the owner is awake.
 pub type Waker = Arc<Doorbell>;
@@ -26,6 +28,8 @@ pub type Waker = Arc<Doorbell>;
 pub struct Doorbell {
     event: OwnedFd,
     armed: AtomicU32,
+    /// Rings that the owner knows of and has not read from the descriptor; the owner's alone.
+    unread: AtomicU64,
 }
 
 impl Doorbell {
@@ -35,7 +39,7 @@ impl Doorbell {
     /// When no descriptor can be had.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { event, armed: AtomicU32::new(AWAKE) })
+        Ok(Self { event, armed: AtomicU32::new(AWAKE), unread: AtomicU64::new(0) })
     }
 
     /// Rings, after work was made visible.
@@ -51,13 +55,17 @@ impl Doorbell {
         arm(&self.armed);
     }
 
-    /// Called by the owner after waking: rings are free again, and the descriptor is quiet.
+    /// Called by the owner after waking: rings are free again, and the descriptor is quiet. Where nobody rang, this is no
+    /// system call.
     pub fn disarm(&self) {
-        disarm(&self.armed);
-        // Also when nobody rang in this sleep: a ring of the last one may have been written after its disarm, and would
-        // end every sleep from here on.
+        let unread = self.unread.load(Ordering::Relaxed) + u64::from(disarm(&self.armed));
+        if unread == 0 {
+            return;
+        }
+        // A ring of this sleep may be written after this read, and ends the next one then; it stays counted until it is read.
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.event, &mut count);
+        let read = rustix::io::read(&self.event, &mut count).map_or(0, |_| u64::from_ne_bytes(count));
+        self.unread.store(unread.saturating_sub(read), Ordering::Relaxed);
     }
 }
 
@@ -66,7 +74,8 @@ impl Doorbell {
 pub(super) fn must_ring(armed: &AtomicU32) -> bool {
     // SYNC POINT: doorbell armed. Pairs with the fence in `arm`.
     fence(Ordering::SeqCst);
-    armed.load(Ordering::Relaxed) == ARMED && armed.swap(AWAKE, Ordering::AcqRel) == ARMED
+    armed.load(Ordering::Relaxed) == ARMED
+        && armed.compare_exchange(ARMED, RUNG, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 pub(super) fn arm(armed: &AtomicU32) {
@@ -75,8 +84,9 @@ pub(super) fn arm(armed: &AtomicU32) {
     fence(Ordering::SeqCst);
 }
 
-pub(super) fn disarm(armed: &AtomicU32) {
-    armed.store(AWAKE, Ordering::Relaxed);
+/// Whether a waker rings in this sleep.
+pub(super) fn disarm(armed: &AtomicU32) -> bool {
+    armed.swap(AWAKE, Ordering::Relaxed) == RUNG
 }
 
 impl AsFd for Doorbell {
@@ -108,7 +118,7 @@ mod tests {
         assert!(!readable(&bell));
     }
 
-    /// A ring that is written after its sleep has ended is gone after the next one.
+    /// A ring that is written after its sleep has ended ends the next one, and none after it.
     #[test]
     fn a_late_ring_ends_one_sleep_only() {
         let bell = Doorbell::new().unwrap();
@@ -118,7 +128,9 @@ mod tests {
         rustix::io::write(&bell.event, &1u64.to_ne_bytes()).unwrap();
         bell.arm();
         assert!(readable(&bell));
+        bell.ring();
         bell.disarm();
-        assert!(!readable(&bell));
+        assert!(!readable(&bell), "both rings are read");
+        assert_eq!(bell.unread.load(Ordering::Relaxed), 0);
     }
 }

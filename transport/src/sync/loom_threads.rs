@@ -76,7 +76,7 @@ fn loom_a_doorbell_loses_no_ring() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn loom_a_ringer_without_its_fence_is_caught() {
-    doorbell(|armed| armed.load(Ordering::Relaxed) == 1 && armed.swap(0, Ordering::AcqRel) == 1, arm);
+    doorbell(|armed| armed.load(Ordering::Relaxed) == 1 && armed.swap(2, Ordering::AcqRel) == 1, arm);
 }
 
 #[test]

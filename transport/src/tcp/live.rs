@@ -66,6 +66,9 @@ pub(super) struct Live {
     /// Since when the peer has not heard of all its credit.
     pub(super) untold_since: Option<Time>,
     idle_looks: u32,
+    /// The last call took all that the socket had, so the next look makes none: what comes meanwhile is found by the look after it,
+    /// and one who sleeps as soon as there is nothing asks the socket once a frame.
+    is_drained: bool,
 }
 
 /// The body of a record that is being received.
@@ -111,6 +114,7 @@ impl Live {
             owed_since: None,
             untold_since: None,
             idle_looks: 0,
+            is_drained: false,
         }
     }
 
@@ -169,7 +173,8 @@ impl Live {
         if self.rx.has_run() {
             return Ok(false);
         }
-        let mut calls = if self.over.is_some() { 0 } else { RECEIVES_PER_LOOK };
+        let is_drained = std::mem::take(&mut self.is_drained);
+        let mut calls = if is_drained || self.over.is_some() { 0 } else { RECEIVES_PER_LOOK };
         loop {
             let missing = match self.take_records(found)? {
                 Front::Frame if self.is_open() => return Ok(true),
@@ -297,6 +302,7 @@ impl Live {
             Ok(Some((to_body, is_all))) => {
                 self.stir();
                 self.advance(to_body);
+                self.is_drained = is_all && !beside_bulk;
                 return !is_all;
             }
             Err(Errno::AGAIN) => {
