@@ -2,12 +2,13 @@
 # to its end, so that nobody writes into a closed pipe.
 passed=0 failed=0 skipped=0
 
-# check NAME COMMAND...: must end with 0. Its output is shown, indented.
+# check NAME COMMAND...: must end with 0. The end of its output is shown, indented: LINES_SHOWN lines, 45 of a failure.
 check() {
-    local name=$1 output status start=$SECONDS
+    local name=$1 output status start=$SECONDS lines=${LINES_SHOWN:-45}
     shift
     output=$("$@" 2>&1)
     status=$?
+    [ "$status" -eq 0 ] || [ "$lines" -ge 45 ] || lines=45
     if [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
         printf 'ok      %s (%d s)\n' "$name" $((SECONDS - start))
@@ -15,7 +16,7 @@ check() {
         failed=$((failed + 1))
         printf 'FAILED  %s: exit code %d\n' "$name" "$status"
     fi
-    printf '%s\n' "$output" | tail -n "${LINES_SHOWN:-45}" | sed 's/^/        /; s/passed, /passed; /g'
+    printf '%s\n' "$output" | tail -n "$lines" | sed 's/^/        /; s/passed, /passed; /g'
 }
 
 # refuses NAME TEXT COMMAND...: must fail within 20 s, with TEXT on standard error.
@@ -50,7 +51,8 @@ count() {
         printf 'FAILED  %s: exit code %d\n' "$name" "$status"
         printf '%s\n' "$output" | tail -n 30 | sed 's/^/        /; s/passed, /passed; /g'
     else
-        printf 'ok      %s: %s cases passed, %s failed, %s skipped (%d s)\n' "$name" "${p:-0}" "${f:-0}" "${s:-0}" $((SECONDS - start))
+        [ "${f:-0}" -eq 0 ] && printf 'ok      ' || printf 'FAILED  '
+        printf '%s: %s cases passed, %s failed, %s skipped (%d s)\n' "$name" "${p:-0}" "${f:-0}" "${s:-0}" $((SECONDS - start))
         printf '%s\n' "$output" | grep -E '^(SKIP|FAILED)' | sed 's/^/        /'
         if [ "${f:-0}" -gt 0 ]; then printf '%s\n' "$output" | grep -E -A3 'FAILED$|panicked at' | sed 's/^/        /'; fi
     fi

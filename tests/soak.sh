@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What takes longer than CI allows, in parts. What each part came to last stands in tests/soak-summary.txt, which is committed.
-# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls peers fuzz seeds programs packages losses ledger; all of them]
+# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls steady peers fuzz seeds programs packages losses ledger; all of them]
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
 . tests/programs.sh
-parts=(calls peers fuzz seeds programs packages losses ledger)
+parts=(calls steady peers fuzz seeds programs packages losses ledger)
 long=${1:-1h}
 [ $# -lt 2 ] || parts=("${@:2}")
 programs && cargo build --release -q -p gimmal-lab || exit 1
@@ -26,7 +26,6 @@ calls() {
         timeout 300 "$bin/gimmal-bench" rate --provider shm --layer engine --loopback -s 64 -n 10000000 -O 32
     check "10^6 calls, window 32" \
         timeout 300 "$bin/gimmal-bench" rate --provider shm --layer rpc --loopback -s 64 -n 1000000 -O 32
-    count "the quick suite three times" bash tests/steady.sh
     check "verified calls for $long, a kill every minute" \
         "$bin/gimmal-bench" soak --loopback -D "$long" --restart 1m --interval 5m -s 64,4k,64k
     check "10^7 calls among cancels, deadlines and restarts" env GIMMAL_CALLS=10000000 \
@@ -43,6 +42,11 @@ calls() {
         timeout 900 cargo test -q --release -p gimmal-io --test tls
     check "10^6 cancelled calls of each client on tokio" env GIMMAL_CANCELS=1000000 \
         timeout 600 cargo test -q --release -p gimmal --features tokio,futures --test tokio_client cancelled
+}
+
+# For a machine that does nothing else.
+steady() {
+    count "the quick suite three times" bash tests/steady.sh
 }
 
 # Peers that mean harm.
