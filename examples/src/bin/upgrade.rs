@@ -181,8 +181,8 @@ fn replace(
     Ok(())
 }
 
-fn run(times: usize) -> Result<Tally, Box<dyn Error>> {
-    let mut urls: Vec<String> = std::env::args().skip(1).collect();
+/// Replaces the servers of `urls`, or of two addresses in shared memory, so many times.
+fn run(mut urls: Vec<String>, times: usize) -> Result<Tally, Box<dyn Error>> {
     if urls.is_empty() {
         urls = ["a", "b"].map(|name| format!("shm://upgrade-{name}-{}", std::process::id())).into();
     }
@@ -212,7 +212,7 @@ fn run(times: usize) -> Result<Tally, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let times = 8;
-    let Tally { first, second, wrong, failed, .. } = run(times)?;
+    let Tally { first, second, wrong, failed, .. } = run(std::env::args().skip(1).collect(), times)?;
     let [first, second, wrong, failed] = [first, second, wrong, failed].map(AtomicU64::into_inner);
     println!("{first} calls of version 1, {second} of version 2, while servers were replaced {times} times");
     println!("{wrong} wrong answers, {failed} failed calls");
@@ -228,7 +228,8 @@ mod tests {
 
     #[test]
     fn no_answer_is_wrong_and_no_call_fails_while_servers_are_replaced() {
-        let tally = run(4).unwrap();
+        // Not from the arguments, which are the test harness's.
+        let tally = run(Vec::new(), 4).unwrap();
         let [first, second, wrong, failed] =
             [tally.first, tally.second, tally.wrong, tally.failed].map(AtomicU64::into_inner);
         assert!(first > 0 && second > 0, "{first} and {second} calls");
