@@ -14,6 +14,7 @@ check "kv" sh -c "$bin/kv | grep -A9 'get  large: 1048576 bytes, 1048576 of them
 check "driven" sh -c "$bin/driven | grep 'are 338350'"
 check "tokio_server" sh -c "timeout 30 $bin/tokio_server | grep -A1 'Ada: 3' | grep 'ended: true'"
 check "web" sh -c "timeout 30 $bin/web | grep -A2 '200 OK, hello Ada' | grep '408 Request Timeout'"
+check "traced" sh -c "timeout 30 $bin/examples/traced | grep 'one trace: front is_well check health'"
 check "on_smol" sh -c "timeout 30 $bin/on_smol | grep -A1 'is 5050, and 5050' | grep 'ended: true'"
 # Its policy drops the oldest: a reader whom the host held up has lost some, but never the newest.
 check "news" sh -c "$bin/news | grep 'a     read .*the last was \"headline 1000\"'"

@@ -71,6 +71,8 @@ seeds() {
         timeout 3000 cargo test -q --release -p gimmal-engine --test sim
     check "16,000 byte streams on 1,000 simulated worlds of each medium" env GIMMAL_SEEDS=1000 \
         timeout 1800 cargo test -q --release -p gimmal-rpc --lib byte_streams_give_every_byte_and_every_end_once
+    check "360,000 calls of tonic's stubs on 1,000 simulated worlds of each medium" env GIMMAL_SEEDS=1000 \
+        timeout 1800 cargo test -q --release -p gimmal-tonic --test worlds
 }
 
 # Programs of third parties.

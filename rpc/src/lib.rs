@@ -131,6 +131,9 @@ pub use local::{Driver, LocalClient};
 pub use messagepack::MessagePack;
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
+#[cfg(any(test, feature = "sim"))]
+#[doc(hidden)]
+pub use node::world;
 pub use output::WithLoan;
 pub use pipeline::{Answered, Pipeline};
 pub use response_writer::ResponseWriter;

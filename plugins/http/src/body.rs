@@ -135,7 +135,7 @@ impl Streamed {
                 Some(Ok(Item::Data(data))) if data.is_empty() => {}
                 Some(Ok(Item::Data(data))) => return Poll::Ready(Ok(Brought::Data(data))),
                 Some(Ok(Item::Trailers(trailers))) if self.end.is_none() && self.trailers.is_none() => {
-                    self.trailers = Some(head::read_trailers(&trailers)?);
+                    self.trailers = Some(head::read_trailers(&trailers, &trailers)?);
                 }
                 Some(Ok(_)) => return Poll::Ready(Err(Error::Malformed("an item out of order"))),
                 Some(Err(_)) if self.end.is_none() => {
@@ -153,7 +153,7 @@ impl Streamed {
         // The call is over: nothing is left to cancel.
         Poll::Ready(match response {
             None => Err(Error::Aborted("its connection's thread has ended".to_owned())),
-            Some(response) => match messages::answer(&bytes_of(response)?)? {
+            Some(response) => match messages::answer(bytes_of(response)?)? {
                 Arrived::End(trailers) => Ok(Brought::End(trailers)),
                 Arrived::Whole(..) => Err(Error::Malformed("a second response")),
             },

@@ -10,11 +10,11 @@ use std::{
 
 use bytes::Bytes;
 use gimmal_rpc::{
-    CallOptions, Code, Fate, Status, TransportError,
+    CallOptions, Code, Fate, Status, Stream, TransportError,
     channel::{Beside, Ticket as _},
     engine::transport::Instant,
     response::Failure,
-    stream::{CallerEnds, caller_ends},
+    stream::{CallerEnds, Tie, caller_ends},
 };
 use http::{Method, Request, Response, request, response};
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ use crate::{
     error::Error,
     head::{self, HEAD_BYTES_MAX},
     messages::{self, Arrived, Asked, BESIDE, CALL, Contents, EXCHANGE, Item, METHODS, Piece, READY, Wire},
-    outgoing::{BoxError, Gathered, Pumped, Upload, gather},
+    outgoing::{BoxError, Gathered, Pieces, Pumped, Upload, gather},
     rules,
     timeout::Timeout,
 };
@@ -87,6 +87,7 @@ where
         Responding {
             client: self.clone(),
             deadline: timeout.map(|Timeout(timeout)| Instant::now() + *timeout),
+            head_bytes: head::request_bytes(&parts),
             parts,
             body: Some(body),
             gathered: None,
@@ -100,15 +101,16 @@ enum State<C: Carrier> {
     Begin,
     /// Waits for a connection.
     Connecting(C::Ticket),
-    Open(Box<Open<C>>),
+    Open(Open<C>),
     /// Its items are over, and the answer says how.
     Ending(C::Ticket),
     Over,
 }
 
 struct Open<C: Carrier> {
+    down: Stream<Item>,
     // Before the ticket, so that streams are given up before the call is cancelled.
-    ends: CallerEnds<Piece, Item>,
+    tie: Tie,
     ticket: C::Ticket,
     failed: Option<oneshot::Receiver<BoxError>>,
 }
@@ -118,6 +120,8 @@ struct Open<C: Carrier> {
 pub struct Responding<C: Carrier, B> {
     client: Client<C>,
     parts: request::Parts,
+    /// What a reader counts for its head.
+    head_bytes: usize,
     deadline: Option<Instant>,
     /// Until it has ended, or is sent by a task of its own.
     body: Option<B>,
@@ -164,7 +168,7 @@ where
         if let Some(what) = rules::not_carried(&self.parts) {
             return Err(Error::NotCarried(what));
         }
-        if head::request_bytes(&self.parts) > HEAD_BYTES_MAX {
+        if self.head_bytes > HEAD_BYTES_MAX {
             return Err(Error::HeadTooLarge);
         }
         if self.deadline.is_some_and(|deadline| deadline.has_passed()) {
@@ -172,6 +176,11 @@ where
             return Err(Error::Call(Failure::Status(Status::refused(Code::DeadlineExceeded, why))));
         }
         Ok(())
+    }
+
+    /// Whether a question that failed leaves open if the server is there.
+    fn is_to_wait(&self, failure: &Failure) -> bool {
+        self.client.channel.is_ready() || matches!(failure, Failure::Transport(TransportError::Closed { .. }))
     }
 
     /// Waits for a connection, if there is none.
@@ -203,7 +212,7 @@ where
 
     fn start(&mut self, context: &mut Context<'_>) -> Result<State<C>, Error> {
         let limit = self.client.channel.message_bytes_max().saturating_sub(BESIDE);
-        let room = limit.saturating_sub(head::request_bytes(&self.parts));
+        let room = limit.saturating_sub(self.head_bytes);
         let gathered = self.gathered(context, room)?;
         let heads = head::trailers_bytes(gathered.trailers.as_ref());
         if heads > HEAD_BYTES_MAX {
@@ -211,8 +220,9 @@ where
         }
         let fits = gathered.is_whole && gathered.bytes + heads <= room;
         let (beside, mut ends) = caller_ends::<Wire, Piece, Item>(!fits);
+        let none = Pieces::default();
         let (data, trailers) =
-            if fits { (&gathered.data[..], gathered.trailers.as_ref()) } else { (&[][..], None) };
+            if fits { (&gathered.data, gathered.trailers.as_ref()) } else { (&none, None) };
         let asked = Asked { parts: &self.parts, data, trailers };
         let method = &METHODS[if fits { CALL } else { EXCHANGE }];
         let ticket = self.client.channel.start(method, &self.options(None), beside, &asked);
@@ -224,7 +234,8 @@ where
             failed = Some(receiver);
             self.upload(gathered, limit, sink, sender);
         }
-        Ok(State::Open(Box::new(Open { ends, ticket, failed })))
+        let CallerEnds { down, tie, .. } = ends;
+        Ok(State::Open(Open { down, tie, ticket, failed }))
     }
 
     /// Sends the rest of the body in a task of its own.
@@ -243,7 +254,7 @@ where
 
     /// What the answer says, where no response began before.
     fn ended(&self, ended: gimmal_rpc::response::Response) -> Result<Response<Body>, Error> {
-        match messages::answer(&bytes_of(ended)?)? {
+        match messages::answer(bytes_of(ended)?)? {
             Arrived::Whole(parts, contents) => self.whole(parts, contents),
             Arrived::End(_) => Err(Error::Malformed("the end of a response that has not begun")),
         }
@@ -260,8 +271,8 @@ where
 
     /// A response whose body comes in items.
     fn streamed(&self, open: Open<C>, head: &Bytes) -> Result<Response<Body>, Error> {
-        let parts = head::read_response(head)?;
-        let Open { ends: CallerEnds { down, tie, .. }, ticket, failed } = open;
+        let parts = head::read_response(head, head)?;
+        let Open { down, tie, ticket, failed } = open;
         let said = rules::content_length(&parts.headers).map_err(|_| Error::ContentLength)?;
         let said = said.filter(|_| self.parts.method != Method::HEAD);
         let streamed = Streamed {
@@ -291,6 +302,10 @@ where
                 State::Over => return Poll::Pending,
                 State::Begin => this.state = this.begin(context)?,
                 State::Connecting(ticket) => match ready!(ticket.poll(context)).failure() {
+                    // The server is there, or the connection on which it was asked is not: neither is an answer.
+                    Some(failure) if this.attempts < ATTEMPTS && this.is_to_wait(failure) => {
+                        this.state = State::Begin;
+                    }
                     Some(failure) => {
                         let failure = failure.clone();
                         this.state = State::Over;
@@ -305,10 +320,10 @@ where
                         this.state = State::Over;
                         return Poll::Ready(Err(Error::Body(error)));
                     }
-                    let item = ready!(open.ends.down.poll_next(context));
+                    let item = ready!(open.down.poll_next(context));
                     let State::Open(open) = std::mem::replace(&mut this.state, State::Over) else { continue };
                     match item {
-                        Some(Ok(Item::Head(head))) => return Poll::Ready(this.streamed(*open, &head)),
+                        Some(Ok(Item::Head(head))) => return Poll::Ready(this.streamed(open, &head)),
                         Some(Ok(_)) => return Poll::Ready(Err(Error::Malformed("data before the head"))),
                         Some(Err(_)) | None => this.state = State::Ending(open.ticket),
                     }

@@ -7,8 +7,8 @@ use crate::{head, messages};
 /// Reads `data` as each message that a peer may send.
 pub fn read(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
-    let _ = messages::request(&bytes).and_then(|(head, _)| head::read_request(&head));
-    let _ = messages::answer(&bytes);
-    let _ = head::read_response(&bytes);
-    let _ = head::read_trailers(&bytes);
+    let _ = messages::request(bytes.clone());
+    let _ = messages::answer(bytes.clone());
+    let _ = head::read_response(&bytes, &bytes);
+    let _ = head::read_trailers(&bytes, &bytes);
 }

@@ -103,13 +103,9 @@ fn too_long() -> EncodeError {
     EncodeError::Value(format!("a head above the limit of {HEAD_BYTES_MAX} bytes"))
 }
 
-fn pairs(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
-    headers.iter().filter(move |(name, _)| rules::travels(name, headers))
-}
-
 /// What a reader counts for headers.
 fn counted(headers: &HeaderMap) -> usize {
-    pairs(headers).map(|(name, value)| name.as_str().len() + value.len() + HEADER_BYTES).sum()
+    rules::travelling(headers).map(|(name, value)| name.as_str().len() + value.len() + HEADER_BYTES).sum()
 }
 
 /// What a reader counts for a request's head; never less than it takes on the wire.
@@ -150,7 +146,7 @@ pub(crate) fn write_response(out: &mut Writer<'_>, parts: &response::Parts) -> R
 }
 
 pub(crate) fn write_headers(out: &mut Writer<'_>, headers: &HeaderMap) -> Result<(), EncodeError> {
-    for (name, value) in pairs(headers) {
+    for (name, value) in rules::travelling(headers) {
         match names::byte_of(name) {
             Some(byte) => out.byte(byte)?,
             None => {
@@ -164,18 +160,22 @@ pub(crate) fn write_headers(out: &mut Writer<'_>, headers: &HeaderMap) -> Result
 }
 
 /// Bytes of a head that is read.
-struct Reader {
-    rest: Bytes,
+struct Reader<'a> {
+    /// What the head is a part of, and what its values share.
+    message: &'a Bytes,
+    rest: &'a [u8],
     /// What the rest of it may be counted as.
     left: usize,
 }
 
-impl Reader {
-    fn new(head: &Bytes) -> Read<Self> {
+const EARLY: Unread = Unread::Malformed("it ends early");
+
+impl<'a> Reader<'a> {
+    fn new(message: &'a Bytes, head: &'a [u8]) -> Read<Self> {
         if head.len() > HEAD_BYTES_MAX {
             return Err(Unread::TooLarge);
         }
-        Ok(Self { rest: head.clone(), left: HEAD_BYTES_MAX })
+        Ok(Self { message, rest: head, left: HEAD_BYTES_MAX })
     }
 
     fn count(&mut self, bytes: usize) -> Read<()> {
@@ -184,28 +184,26 @@ impl Reader {
     }
 
     fn byte(&mut self) -> Read<u8> {
-        self.rest.try_get_u8().map_err(|_| Unread::Malformed("it ends early"))
+        self.rest.try_get_u8().map_err(|_| EARLY)
     }
 
     fn number(&mut self) -> Read<u16> {
-        self.rest.try_get_u16_le().map_err(|_| Unread::Malformed("it ends early"))
+        self.rest.try_get_u16_le().map_err(|_| EARLY)
     }
 
-    fn take(&mut self, bytes: usize) -> Read<Bytes> {
-        if bytes > self.rest.len() {
-            return Err(Unread::Malformed("it ends early"));
-        }
-        Ok(self.rest.split_to(bytes))
-    }
-
-    fn long(&mut self) -> Read<Bytes> {
+    fn long(&mut self) -> Read<&'a [u8]> {
         let length = self.number()?;
-        self.take(length.into())
+        self.rest.split_off(..usize::from(length)).ok_or(EARLY)
     }
 
-    fn short(&mut self) -> Read<Bytes> {
+    fn short(&mut self) -> Read<&'a [u8]> {
         let length = self.byte()?;
-        self.take(length.into())
+        self.rest.split_off(..usize::from(length)).ok_or(EARLY)
+    }
+
+    /// The same bytes, shared.
+    fn shared(&self, bytes: &[u8]) -> Bytes {
+        self.message.slice_ref(bytes)
     }
 
     fn name(&mut self) -> Read<HeaderName> {
@@ -216,10 +214,24 @@ impl Reader {
                 if text.iter().any(u8::is_ascii_uppercase) {
                     return Err(Unread::Malformed("the name of a header is in upper case"));
                 }
-                HeaderName::from_bytes(&text).map_err(|_| Unread::Malformed("the name of a header"))
+                HeaderName::from_bytes(text).map_err(|_| Unread::Malformed("the name of a header"))
             }
             byte => names::name_of(byte).ok_or(Unread::Malformed("an unknown name of a header")),
         }
+    }
+
+    /// Values that every call has are shared with nothing, so that a message which has no others need not be counted.
+    fn value(&self, value: &[u8]) -> Read<HeaderValue> {
+        let common = match value {
+            b"application/grpc" => "application/grpc",
+            b"trailers" => "trailers",
+            b"0" => "0",
+            _ => {
+                let shared = HeaderValue::from_maybe_shared(self.shared(value));
+                return shared.map_err(|_| Unread::Malformed("the value of a header"));
+            }
+        };
+        Ok(HeaderValue::from_static(common))
     }
 
     fn headers(mut self) -> Read<HeaderMap> {
@@ -227,9 +239,8 @@ impl Reader {
         while !self.rest.is_empty() {
             let (name, value) = (self.name()?, self.long()?);
             self.count(name.as_str().len() + value.len() + HEADER_BYTES)?;
-            let value = HeaderValue::from_maybe_shared(value)
-                .map_err(|_| Unread::Malformed("the value of a header"))?;
-            if rules::travels(&name, &headers) {
+            let value = self.value(value)?;
+            if rules::travels(&name, &value) {
                 headers.try_append(name, value).map_err(|_| Unread::TooLarge)?;
             }
         }
@@ -237,34 +248,36 @@ impl Reader {
     }
 }
 
-fn read_method(reader: &mut Reader) -> Read<Method> {
+fn read_method(reader: &mut Reader<'_>) -> Read<Method> {
     let byte = reader.byte()?;
     if let Some(at) = usize::from(byte).checked_sub(1) {
         return METHODS.get(at).cloned().ok_or(Unread::Malformed("an unknown method"));
     }
     let text = reader.short()?;
     reader.count(text.len())?;
-    Method::from_bytes(&text).map_err(|_| Unread::Malformed("the method"))
+    Method::from_bytes(text).map_err(|_| Unread::Malformed("the method"))
 }
 
-fn read_uri(reader: &mut Reader) -> Read<Uri> {
+fn read_uri(reader: &mut Reader<'_>) -> Read<Uri> {
     let is_secure = reader.byte()? == 1;
     let (authority, path) = (reader.long()?, reader.long()?);
     reader.count(authority.len() + path.len())?;
-    let mut parts = http::uri::Parts::default();
-    if !authority.is_empty() {
-        let authority = Authority::from_maybe_shared(authority);
-        parts.authority = Some(authority.map_err(|_| Unread::Malformed("the authority"))?);
-        parts.scheme = Some(if is_secure { Scheme::HTTPS } else { Scheme::HTTP });
+    let path = PathAndQuery::from_maybe_shared(reader.shared(path));
+    let path = path.map_err(|_| Unread::Malformed("the path"))?;
+    if authority.is_empty() {
+        return Ok(Uri::from(path));
     }
-    let path = PathAndQuery::from_maybe_shared(path);
-    parts.path_and_query = Some(path.map_err(|_| Unread::Malformed("the path"))?);
+    let mut parts = http::uri::Parts::default();
+    let authority = Authority::from_maybe_shared(reader.shared(authority));
+    parts.authority = Some(authority.map_err(|_| Unread::Malformed("the authority"))?);
+    parts.scheme = Some(if is_secure { Scheme::HTTPS } else { Scheme::HTTP });
+    parts.path_and_query = Some(path);
     Uri::from_parts(parts).map_err(|_| Unread::Malformed("the target"))
 }
 
-/// Reads the head of a request.
-pub(crate) fn read_request(head: &Bytes) -> Read<request::Parts> {
-    let mut reader = Reader::new(head)?;
+/// Reads the head of a request, which is a part of `message`.
+pub(crate) fn read_request(message: &Bytes, head: &[u8]) -> Read<request::Parts> {
+    let mut reader = Reader::new(message, head)?;
     reader.count(16)?;
     let (mut parts, ()) = http::Request::new(()).into_parts();
     parts.method = read_method(&mut reader)?;
@@ -274,9 +287,9 @@ pub(crate) fn read_request(head: &Bytes) -> Read<request::Parts> {
     Ok(parts)
 }
 
-/// Reads the head of a response.
-pub(crate) fn read_response(head: &Bytes) -> Read<response::Parts> {
-    let mut reader = Reader::new(head)?;
+/// Reads the head of a response, which is a part of `message`.
+pub(crate) fn read_response(message: &Bytes, head: &[u8]) -> Read<response::Parts> {
+    let mut reader = Reader::new(message, head)?;
     reader.count(16)?;
     let (mut parts, ()) = http::Response::new(()).into_parts();
     let status = StatusCode::from_u16(reader.number()?).ok().filter(|status| !status.is_informational());
@@ -286,9 +299,9 @@ pub(crate) fn read_response(head: &Bytes) -> Read<response::Parts> {
     Ok(parts)
 }
 
-/// Reads trailers.
-pub(crate) fn read_trailers(trailers: &Bytes) -> Read<HeaderMap> {
-    Reader::new(trailers)?.headers()
+/// Reads trailers, which are a part of `message`.
+pub(crate) fn read_trailers(message: &Bytes, trailers: &[u8]) -> Read<HeaderMap> {
+    Reader::new(message, trailers)?.headers()
 }
 
 #[cfg(test)]

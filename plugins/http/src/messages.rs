@@ -14,7 +14,10 @@ use gimmal_rpc::{
 };
 use http::{HeaderMap, request, response};
 
-use crate::head::{self, Unread, Writer};
+use crate::{
+    head::{self, Unread, Writer},
+    outgoing::Pieces,
+};
 
 /// Requests whose body is in the message; those whose body goes on as items; and a question whether the server is there.
 pub(crate) static METHODS: [Method; 3] = [
@@ -114,7 +117,7 @@ impl Decode<'_, Item> for Wire {
     }
 }
 
-fn put_body(out: &mut Writer<'_>, trailers: Option<&HeaderMap>, data: &[Bytes]) -> Result<(), EncodeError> {
+fn put_body(out: &mut Writer<'_>, trailers: Option<&HeaderMap>, data: &Pieces) -> Result<(), EncodeError> {
     out.part(|out| trailers.map_or(Ok(()), |trailers| head::write_headers(out, trailers)))?;
     data.iter().try_for_each(|data| out.put(data))
 }
@@ -122,7 +125,7 @@ fn put_body(out: &mut Writer<'_>, trailers: Option<&HeaderMap>, data: &[Bytes]) 
 /// A request as it is sent.
 pub(crate) struct Asked<'a> {
     pub(crate) parts: &'a request::Parts,
-    pub(crate) data: &'a [Bytes],
+    pub(crate) data: &'a Pieces,
     pub(crate) trailers: Option<&'a HeaderMap>,
 }
 
@@ -138,7 +141,7 @@ impl Compose for Asked<'_> {
 /// An answer as it is sent.
 pub(crate) enum Answered {
     /// The whole response.
-    Whole { parts: response::Parts, data: Vec<Bytes>, trailers: Option<HeaderMap> },
+    Whole { parts: response::Parts, data: Pieces, trailers: Option<HeaderMap> },
     /// The end of a response that was sent in items.
     End(Option<HeaderMap>),
 }
@@ -176,12 +179,10 @@ impl Encode<Broken> for Wire {
     }
 }
 
-fn part(bytes: &mut Bytes) -> Result<Bytes, Unread> {
-    let length = usize::from(bytes.try_get_u16_le().map_err(|_| Unread::Malformed("it ends early"))?);
-    if length > bytes.len() {
-        return Err(Unread::Malformed("it ends early"));
-    }
-    Ok(bytes.split_to(length))
+fn part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Unread> {
+    let early = Unread::Malformed("it ends early");
+    let length = rest.try_get_u16_le().map_err(|_| early)?;
+    rest.split_off(..usize::from(length)).ok_or(early)
 }
 
 /// What of a message is its body: the bytes, and trailers as they arrived.
@@ -191,17 +192,23 @@ pub(crate) struct Contents {
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-fn contents(mut bytes: Bytes) -> Result<Contents, Unread> {
-    let trailers = part(&mut bytes)?;
-    let trailers = if trailers.is_empty() { None } else { Some(head::read_trailers(&trailers)?) };
-    Ok(Contents { data: bytes, trailers })
+/// Takes a head and contents apart, whose first byte is that of the head's length.
+fn whole<T>(
+    mut bytes: Bytes,
+    read: impl FnOnce(&Bytes, &[u8]) -> Result<T, Unread>,
+) -> Result<(T, Contents), Unread> {
+    let mut rest = &bytes[..];
+    let (head, trailers) = (part(&mut rest)?, part(&mut rest)?);
+    let head = read(&bytes, head)?;
+    let trailers = if trailers.is_empty() { None } else { Some(head::read_trailers(&bytes, trailers)?) };
+    let left = rest.len();
+    bytes.advance(bytes.len() - left);
+    Ok((head, Contents { data: bytes, trailers }))
 }
 
-/// Takes a request apart: its head, and its contents.
-pub(crate) fn request(bytes: &Bytes) -> Result<(Bytes, Contents), Unread> {
-    let mut bytes = bytes.clone();
-    let head = part(&mut bytes)?;
-    Ok((head, contents(bytes)?))
+/// Reads a request.
+pub(crate) fn request(bytes: Bytes) -> Result<(request::Parts, Contents), Unread> {
+    whole(bytes, head::read_request)
 }
 
 /// An answer as it arrived.
@@ -212,15 +219,13 @@ pub(crate) enum Arrived {
 }
 
 /// Reads an answer.
-pub(crate) fn answer(bytes: &Bytes) -> Result<Arrived, Unread> {
-    let mut bytes = bytes.clone();
+pub(crate) fn answer(mut bytes: Bytes) -> Result<Arrived, Unread> {
     match bytes.try_get_u8() {
         Ok(WHOLE) => {
-            let head = part(&mut bytes)?;
-            Ok(Arrived::Whole(head::read_response(&head)?, contents(bytes)?))
+            whole(bytes, head::read_response).map(|(parts, contents)| Arrived::Whole(parts, contents))
         }
         Ok(END) if bytes.is_empty() => Ok(Arrived::End(None)),
-        Ok(END) => Ok(Arrived::End(Some(head::read_trailers(&bytes)?))),
+        Ok(END) => Ok(Arrived::End(Some(head::read_trailers(&bytes, &bytes)?))),
         _ => Err(Unread::Malformed("an answer of an unknown kind")),
     }
 }

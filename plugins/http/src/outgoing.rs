@@ -24,10 +24,39 @@ pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 /// Most bytes of an item: what a reader holds is counted in items.
 pub(crate) const PIECE_BYTES_MAX: usize = 32 << 10;
 
+/// Pieces of data. Most bodies have one, for which nothing is allocated.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    first: Bytes,
+    more: Vec<Bytes>,
+}
+
+impl Pieces {
+    fn push(&mut self, data: Bytes) {
+        if self.first.is_empty() && self.more.is_empty() {
+            self.first = data;
+        } else {
+            self.more.push(data);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Bytes> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+}
+
+impl FromIterator<Bytes> for Pieces {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(data: I) -> Self {
+        let mut pieces = Self::default();
+        data.into_iter().for_each(|data| pieces.push(data));
+        pieces
+    }
+}
+
 /// What of a body was there at once.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    pub(crate) data: Vec<Bytes>,
+    pub(crate) data: Pieces,
     pub(crate) bytes: usize,
     pub(crate) trailers: Option<HeaderMap>,
     /// That is all of it.
@@ -95,8 +124,9 @@ where
     P: DerefMut<Target: Body<Error: Into<BoxError>>>,
 {
     pub(crate) fn new(body: Pin<P>, gathered: Gathered, limit: usize) -> Self {
-        let Gathered { mut data, trailers, is_whole, .. } = gathered;
-        data.reverse();
+        let Gathered { data: Pieces { first, more }, trailers, is_whole, .. } = gathered;
+        let mut data: Vec<Bytes> = more.into_iter().rev().collect();
+        data.push(first);
         Self { body, data, trailers, limit: limit.clamp(1, PIECE_BYTES_MAX), is_whole }
     }
 

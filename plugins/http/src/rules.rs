@@ -1,28 +1,36 @@
 //! Rules of HTTP that hold for every request and response, whatever carries it.
 
-use http::{HeaderMap, HeaderName, Method, StatusCode, header, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request};
 
-/// Whether a header goes on to the other end. Those that are about one connection do not (RFC 9110, section 7.6.1), nor does the
-/// expectation of a 100, because a body is never held back for it.
-pub(crate) fn travels(name: &HeaderName, headers: &HeaderMap) -> bool {
-    let is_hop = [
-        header::CONNECTION,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-        header::PROXY_AUTHENTICATE,
-        header::PROXY_AUTHORIZATION,
-        header::EXPECT,
-    ]
-    .contains(name)
-        || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings");
-    if is_hop {
-        return false;
+/// Whether a header goes on to the other end, where `Connection` does not name it. Those that are about one connection do not (RFC 9110,
+/// section 7.6.1), nor does the expectation of a 100, because a body is never held back for it.
+pub(crate) fn travels(name: &HeaderName, value: &HeaderValue) -> bool {
+    match name.as_str() {
+        "connection"
+        | "transfer-encoding"
+        | "upgrade"
+        | "proxy-authenticate"
+        | "proxy-authorization"
+        | "expect"
+        | "keep-alive"
+        | "proxy-connection"
+        | "http2-settings" => false,
+        "te" => value == "trailers",
+        _ => true,
     }
-    if *name == header::TE {
-        return headers.get(name).is_none_or(|value| value == "trailers");
-    }
-    // What `Connection` names is about the connection too.
-    !headers.get_all(header::CONNECTION).iter().any(|value| {
+}
+
+/// The headers that go on to the other end.
+pub(crate) fn travelling(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    let names_some = headers.contains_key(header::CONNECTION);
+    let goes = move |name, value| travels(name, value) && !(names_some && is_named(name, headers));
+    headers.iter().filter(move |(name, value)| goes(name, value))
+}
+
+/// Whether `Connection` says that a header is about the connection too.
+#[cold]
+fn is_named(name: &HeaderName, headers: &HeaderMap) -> bool {
+    headers.get_all(header::CONNECTION).iter().any(|value| {
         let named = value.to_str().unwrap_or_default().split(',');
         named.into_iter().any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
     })
@@ -61,8 +69,6 @@ pub(crate) fn is_bodiless(method: &Method, status: StatusCode) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -87,10 +93,11 @@ mod tests {
             ("expect", "100-continue"),
             ("x-end", "1"),
         ]);
-        let goes: Vec<&str> = all.keys().filter(|name| travels(name, &all)).map(HeaderName::as_str).collect();
+        let goes: Vec<&str> = travelling(&all).map(|(name, _)| name.as_str()).collect();
         assert_eq!(goes, ["te", "x-end"]);
-        let other = headers(&[("te", "gzip")]);
-        assert!(!travels(&header::TE, &other));
+        let some = headers(&[("te", "gzip"), ("te", "trailers")]);
+        let goes: Vec<_> = travelling(&some).map(|(_, value)| value).collect();
+        assert_eq!(goes, ["trailers"]);
     }
 
     #[test]

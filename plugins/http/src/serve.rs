@@ -22,7 +22,7 @@ use crate::{
     body::{Body, Streamed},
     head::{self, HEAD_BYTES_MAX, Unread},
     messages::{self, Answered, BESIDE, Broken, EXCHANGE, Item, METHODS, Piece, Wire},
-    outgoing::{BoxError, Pumped, Sent, gather},
+    outgoing::{BoxError, Pieces, Pumped, Sent, gather},
     peer::Peer,
     rules,
     timeout::Timeout,
@@ -82,12 +82,10 @@ impl<S> Serve<S> {
     /// Reads a request.
     fn read(&self, cx: &Cx, arguments: &[u8], up: Option<Stream<Item>>) -> Result<Request<Body>, StatusCode> {
         let bytes = Bytes::copy_from_slice(arguments);
-        let (mut parts, contents) = messages::request(&bytes)
-            .and_then(|(head, contents)| Ok((head::read_request(&head)?, contents)))
-            .map_err(|unread| match unread {
-                Unread::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                Unread::Malformed(_) => StatusCode::BAD_REQUEST,
-            })?;
+        let (mut parts, contents) = messages::request(bytes).map_err(|unread| match unread {
+            Unread::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Unread::Malformed(_) => StatusCode::BAD_REQUEST,
+        })?;
         if rules::not_carried(&parts).is_some() {
             return Err(StatusCode::NOT_IMPLEMENTED);
         }
@@ -174,7 +172,7 @@ where
 fn empty(status: StatusCode) -> Answered {
     let (mut parts, ()) = Response::new(()).into_parts();
     parts.status = status;
-    Answered::Whole { parts, data: Vec::new(), trailers: None }
+    Answered::Whole { parts, data: Pieces::default(), trailers: None }
 }
 
 async fn answer<S, R>(
@@ -203,7 +201,7 @@ where
         parts.headers.remove(header::CONTENT_LENGTH);
     }
     if rules::is_bodiless(&method, parts.status) {
-        return Ok(Answered::Whole { parts, data: Vec::new(), trailers: None });
+        return Ok(Answered::Whole { parts, data: Pieces::default(), trailers: None });
     }
     respond(parts, body, down, (heads, limit)).await
 }

@@ -1,6 +1,7 @@
 //! The server, by the names of tonic's own.
 
 use std::{
+    any::Any,
     convert::Infallible,
     fmt,
     future::{Future, pending},
@@ -115,7 +116,7 @@ impl<L: Layer<S, Service: Answers>, S> Router<L, S> {
     /// Makes a service of gimmal, for [`ServerBuilder::service`], beside others of it.
     pub fn into_service(self) -> impl gimmal::Service {
         let Self { server: Server { layer, settings }, routes } = self;
-        Serve::new(Answering { service: Arc::new(layer.layer(routes)), timeout: settings.timeout })
+        Serve::new(Answering { service: Answerer::of(layer.layer(routes)), timeout: settings.timeout })
     }
 
     /// Listens with a configuration, on worker threads; handlers use the calling task's runtime. Dropping the server stops it.
@@ -158,10 +159,32 @@ impl<L: Layer<S, Service: Answers>, S> Router<L, S> {
     }
 }
 
+/// What answers.
+#[derive(Clone)]
+enum Answerer {
+    /// Without a layer: a call is boxed once, by the routes.
+    Routes(Routes),
+    Other(Arc<dyn Answers>),
+}
+
+impl Answerer {
+    fn of<S: Answers>(service: S) -> Self {
+        let routes = (&service as &dyn Any).downcast_ref::<Routes>().cloned();
+        routes.map_or_else(|| Self::Other(Arc::new(service)), Self::Routes)
+    }
+
+    fn answer(&mut self, request: Request<Body>) -> Answer {
+        match self {
+            Self::Routes(routes) => routes.call(request),
+            Self::Other(service) => service.answer(request),
+        }
+    }
+}
+
 /// The services in their layers, for [`Serve`].
 #[derive(Clone)]
 struct Answering {
-    service: Arc<dyn Answers>,
+    service: Answerer,
     timeout: Option<Duration>,
 }
 

@@ -33,6 +33,8 @@ mod sim_tests;
 mod streams;
 mod tagged;
 mod tasks;
+#[cfg(any(test, feature = "sim"))]
+pub mod world;
 
 use std::{
     cell::Cell,

@@ -17,11 +17,12 @@ use gimmal_engine::{
     Inline,
     transport::{ConnId, Time},
 };
-use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, Step};
+use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, Step, each, seeds, world};
 
 use super::{
     Fresh, Node,
-    sim_tests::{Rng, config, connect, each, node, seeds, turns, world},
+    sim_tests::{connect, turns},
+    world::{Rng, config, node},
 };
 use crate::{
     Cx, ReadError, Sink, Stream,

@@ -7,7 +7,6 @@
 mod accesses;
 mod clock;
 mod drain;
-mod each;
 mod pipe;
 mod seek;
 mod storm;
@@ -28,26 +27,26 @@ use std::{
 use gimmal_engine::{
     Config as EngineConfig, Inline,
     transport::{
-        Address, ConnectOptions, Connecting as _, Incoming as _, ListenOptions, Listener as _, PortConfig,
-        Provider as _, Time,
+        Address, ConnectOptions, Connecting as _, Incoming as _, ListenOptions, Listener as _, Provider as _,
+        Time,
     },
 };
-use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, SimDevice, Step};
+use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, SimDevice, Step, each, seeds, world};
 
-pub(super) use each::{each, seeds, world};
 use pipe::{PIPED, raw_request};
 
-use super::{Fresh, Node, Reach};
+use super::{
+    Fresh, Node,
+    world::{Rng, accept, address, config, node},
+};
 use crate::{
     Bulk, Cx, Fate, ResponseWriter, WithLoan,
     calls::{CallKey, Reply},
     codec::{Decode, Encoded, Postcard, Raw},
-    config::Config,
     error::CallError,
     metadata::Metadata,
     method::Method,
     response::{Body, Response, ResponseStatus},
-    service::{Registry, Service},
     stats::{Counters, Stats},
 };
 
@@ -164,21 +163,6 @@ impl World for Handlers {
     }
 }
 
-pub(super) struct Rng(pub(super) u64);
-
-impl Rng {
-    pub(super) fn index(&mut self, limit: usize) -> usize {
-        usize::try_from(self.below(limit as u64)).unwrap()
-    }
-
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
-    }
-}
-
 /// Methods, by their places.
 const HUGE: usize = 5;
 const RAW: usize = 6;
@@ -202,35 +186,6 @@ struct Run {
     sought: usize,
     /// Answers that a pipeline showed.
     shown: usize,
-}
-
-pub(super) fn node(
-    sim: &Sim,
-    config: &Config,
-    services: Vec<Arc<dyn Service>>,
-) -> (Inline<Sim, Node>, Arc<Counters>) {
-    let (plan, limits) = config.clone().validate().unwrap();
-    let (reach, counters) = (Reach::new(limits.tasks_max, Arc::default()), Arc::<Counters>::default());
-    let registry = Arc::new(Registry::new(services).unwrap());
-    let node = Node::new(limits, registry, Arc::default(), Arc::clone(&reach), Arc::clone(&counters));
-    let inline = Inline::new(sim, &plan, node).unwrap();
-    reach.set(inline.handle());
-    (inline, counters)
-}
-
-pub(super) fn config(serving_max: usize) -> Config {
-    let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
-    let engine = EngineConfig { port, ..EngineConfig::default() };
-    Config {
-        engine,
-        window: 8,
-        waiting_max: 16,
-        serving_max,
-        tasks_max: 6,
-        // The side that only calls takes a little more.
-        message_bytes_max: if serving_max == 1 { 31_000 } else { 30_000 },
-        ..Config::default()
-    }
 }
 
 /// Time goes on. What is due lies there before anybody polls, and so comes by runs too.
@@ -262,16 +217,12 @@ pub(super) fn connect(
     rng: &mut Rng,
     now: &mut Time,
 ) -> gimmal_engine::transport::ConnId {
-    let address: Address = "mem://world".parse().unwrap();
-    let mut listener = sim.listen(&address, &ListenOptions::default()).unwrap();
+    let mut listener = sim.listen(&address(), &ListenOptions::default()).unwrap();
     let gate = client.handle().gate().clone();
-    let mut connecting = sim.connect(&address, &gate, &ConnectOptions::default()).unwrap();
+    let mut connecting = sim.connect(&address(), &gate, &ConnectOptions::default()).unwrap();
     for _ in 0..10_000 {
         turns(sim, client, server, rng, now);
-        if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
-            let link = incoming.accept(server.handle().gate()).unwrap();
-            server.at(*now).adopt(link);
-        }
+        accept(&mut listener, server, *now);
         if let Some(link) = connecting.poll(Duration::ZERO) {
             client.at(*now).adopt(link.unwrap());
             break;

@@ -19,6 +19,7 @@ mod bulk;
 mod config;
 mod conn;
 mod connect;
+mod each;
 mod gate;
 mod halves;
 mod listen;
@@ -42,6 +43,7 @@ use gimmal_transport::{
 
 pub use config::{Fault, FaultKind, Misuse, SimConfig, SimDevice, Step, When};
 pub use connect::{Link, SimConnecting};
+pub use each::{Device, each, seeds, world};
 pub use gate::SimGate;
 pub use listen::{SimIncoming, SimListener};
 pub use oracle::Findings;

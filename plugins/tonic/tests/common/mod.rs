@@ -21,6 +21,7 @@ use std::{
 use bytes::Bytes;
 use demo::{demo_client::DemoClient, demo_server::Demo};
 use gimmal_tonic::{Channel, Server};
+use tokio::sync::Notify;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Code, Request, Response, Status, Streaming, metadata::MetadataValue};
 
@@ -55,15 +56,22 @@ pub struct Seen {
     pub began: Arc<AtomicU32>,
     pub dropped: Arc<AtomicU32>,
     pub given: Arc<AtomicU32>,
-    /// How often each numbered call "once" ran.
+    /// How often each numbered call ran.
     pub journal: Arc<Mutex<BTreeMap<u32, u32>>>,
+    /// What calls "wait" wait for.
+    pub gate: Arc<Notify>,
 }
 
 pub struct Guard(Seen);
 
 impl Seen {
-    fn enter(&self) -> Guard {
+    fn enter<T>(&self, request: &Request<T>) -> Guard {
         self.began.fetch_add(1, Ordering::SeqCst);
+        let number =
+            request.metadata().get("x-number").map(|number| number.to_str().unwrap().parse().unwrap());
+        if let Some(number) = number {
+            *self.journal.lock().unwrap().entry(number).or_default() += 1;
+        }
         Guard(self.clone())
     }
 
@@ -89,11 +97,11 @@ type Notes = Pin<Box<dyn Stream<Item = Result<Note, Status>> + Send>>;
 #[tonic::async_trait]
 impl Demo for Seen {
     async fn unary(&self, request: Request<Note>) -> Result<Response<Note>, Status> {
-        let _guard = self.enter();
+        let _guard = self.enter(&request);
         let (metadata, extensions, note) = request.into_parts();
         match note.text.as_str() {
             "never" => std::future::pending().await,
-            "once" => *self.journal.lock().unwrap().entry(note.count).or_default() += 1,
+            "wait" => self.gate.notified().await,
             "sleep" => tokio::time::sleep(Duration::from_millis(note.count.into())).await,
             "panic" => panic!("as it was asked to"),
             "peer" => {
@@ -118,7 +126,7 @@ impl Demo for Seen {
     }
 
     async fn up(&self, request: Request<Streaming<Note>>) -> Result<Response<Note>, Status> {
-        let _guard = self.enter();
+        let _guard = self.enter(&request);
         let mut notes = request.into_inner();
         let mut sum = 0;
         while let Some(note) = notes.message().await? {
@@ -133,7 +141,7 @@ impl Demo for Seen {
     type DownStream = Notes;
 
     async fn down(&self, request: Request<Note>) -> Result<Response<Notes>, Status> {
-        let (guard, seen) = (self.enter(), self.clone());
+        let (guard, seen) = (self.enter(&request), self.clone());
         let Note { text, count, data } = request.into_inner();
         let fails = text == "fail";
         let notes = tokio_stream::iter(0..count).map(move |at| {
@@ -153,7 +161,7 @@ impl Demo for Seen {
     type BothStream = Notes;
 
     async fn both(&self, request: Request<Streaming<Note>>) -> Result<Response<Notes>, Status> {
-        let guard = self.enter();
+        let guard = self.enter(&request);
         let notes = request.into_inner().map(move |note| {
             let _guard = &guard;
             note
@@ -209,6 +217,11 @@ pub fn url(scheme: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     match scheme {
         "tcp" => "tcp://127.0.0.1:0".to_owned(),
+        "rxe" | "siw" => {
+            let variable = format!("GIMMAL_{}_ADDR", scheme.to_uppercase());
+            let host = std::env::var(&variable).expect("the lab names the device's address");
+            format!("rdma://{host}:0")
+        }
         _ => format!("shm://tonic-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)),
     }
 }

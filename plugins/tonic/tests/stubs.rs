@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tonic::{Code, Request, Status, codec::CompressionEncoding, metadata::MetadataValue};
 
-/// Each case over shared memory and over TCP.
+/// Each case over shared memory and over TCP, and in the lab over its devices.
 macro_rules! for_each_medium {
     ($(async fn $name:ident($fixture:ident) $body:block)*) => {
         $(mod $name {
@@ -36,6 +36,18 @@ macro_rules! for_each_medium {
             #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
             async fn tcp() {
                 case(Fixture::new("tcp").await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+            #[ignore = "needs the lab"]
+            async fn rxe() {
+                case(Fixture::new("rxe").await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+            #[ignore = "needs the lab"]
+            async fn siw() {
+                case(Fixture::new("siw").await).await;
             }
         })*
     };
@@ -215,9 +227,9 @@ for_each_medium! {
         for _ in 1..64 {
             channels.push(gimmal_tonic::connect(&fixture.url).await.unwrap());
         }
-        let one = [(64, 1), (64, 64), (64, 512), (8 << 10, 1), (8 << 10, 64), (8 << 10, 512)];
-        let cells = one.map(|(bytes, in_flight)| (1, bytes, in_flight));
-        for (connections, bytes, in_flight) in cells.into_iter().chain([(64, 64, 512), (64, 8 << 10, 512)]) {
+        let cells = [(64, 1), (64, 64), (64, 512), (8 << 10, 1), (8 << 10, 64), (8 << 10, 512)];
+        let cells = [1, 64].into_iter().flat_map(|connections| cells.map(|(bytes, calls)| (connections, bytes, calls)));
+        for (connections, bytes, in_flight) in cells {
             let data = Bytes::from(vec![7; bytes]);
             let tasks: Vec<_> = (0..in_flight).map(|task| {
                 let channel = channels[task as usize % connections].clone();
@@ -243,6 +255,59 @@ for_each_medium! {
             }).collect();
             for task in tasks {
                 tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+            }
+        }
+    }
+
+    // The open loop: calls come at 0.7 of the rate at which 32 callers were answered, whether or not those before have ended.
+    async fn calls_that_come_at_a_rate_are_all_answered(fixture) {
+        // A machine that is busy with other things may let all of them wait.
+        let config = gimmal::Config { window: 256, waiting_max: 1 << 16, ..gimmal::Config::default() };
+        let client = gimmal::Client::builder().config(config).connect_async(&fixture.url).await.unwrap();
+        let client = DemoClient::new(gimmal_tonic::Channel::new(gimmal_http::Client::new(client)));
+        for (bytes, is_stream) in [(64, false), (64, true), (8 << 10, false), (8 << 10, true)] {
+            let data = Bytes::from(vec![7; bytes]);
+            let call = move |mut client: DemoClient<gimmal_tonic::Channel>| {
+                let asked = Note { data: data.clone(), ..numbered("echo", 3) };
+                async move {
+                    if !is_stream {
+                        assert_eq!(client.unary(asked.clone()).await.unwrap().into_inner(), asked);
+                        return;
+                    }
+                    let mut down = client.down(asked).await.unwrap().into_inner();
+                    for at in 0..3 {
+                        assert_eq!(down.message().await.unwrap().unwrap().count, at);
+                    }
+                    assert_eq!(down.message().await.unwrap(), None);
+                }
+            };
+            let end = gimmal::Instant::now() + Duration::from_millis(200);
+            let callers: Vec<_> = (0..32).map(|_| {
+                let (call, client) = (call.clone(), client.clone());
+                tokio::spawn(async move {
+                    let mut calls = 0;
+                    while !end.has_passed() {
+                        call(client.clone()).await;
+                        calls += 1;
+                    }
+                    calls
+                })
+            }).collect();
+            let mut closed = 0;
+            for caller in callers {
+                closed += on_time(caller).await.unwrap();
+            }
+            // 40 ticks of 5 ms take as long as the callers did.
+            let each_tick = (closed * 7 / 10 / 40).max(1);
+            let mut ticks = tokio::time::interval(Duration::from_millis(5));
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let mut open = Vec::new();
+            for _ in 0..40 {
+                ticks.tick().await;
+                open.extend((0..each_tick).map(|_| tokio::spawn(call(client.clone()))));
+            }
+            for answered in open {
+                tokio::time::timeout(Duration::from_secs(60), answered).await.unwrap().unwrap();
             }
         }
     }
@@ -296,7 +361,9 @@ for_each_medium! {
                         let mut ends = Vec::new();
                         for at in 0..20 {
                             let id = (round * 16 + task) * 20 + at;
-                            ends.push((id, client.unary(numbered("once", id)).await.map(drop)));
+                            let mut request = Request::new(note("echo"));
+                            request.metadata_mut().insert("x-number", id.into());
+                            ends.push((id, client.unary(request).await.map(drop)));
                         }
                         ends
                     })

@@ -1,13 +1,18 @@
 //! Many seeds on every medium, and how one of them is run again.
 
-use super::*;
+use std::time::Duration;
 
-pub(in crate::node) type Device = (&'static str, fn() -> SimDevice);
+use super::{SimConfig, SimDevice};
 
-pub(in crate::node) const DEVICES: [Device; 3] =
+/// A medium: its name, and what is like it.
+pub type Device = (&'static str, fn() -> SimDevice);
+
+const DEVICES: [Device; 3] =
     [("roce", SimDevice::roce), ("iwarp", SimDevice::iwarp), ("shared memory", SimDevice::shared_memory)];
 
-pub(in crate::node) fn world(seed: u64, device: SimDevice) -> SimConfig {
+/// A world of a seed, whose messages take some time, and come in any order between connections.
+#[must_use]
+pub fn world(seed: u64, device: SimDevice) -> SimConfig {
     SimConfig {
         seed,
         device,
@@ -23,7 +28,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Seeds of a run: few here, more in the tier `worlds` and in a soak.
-pub(in crate::node) fn seeds() -> u64 {
+#[must_use]
+pub fn seeds() -> u64 {
     number("GIMMAL_SEEDS").unwrap_or(40)
 }
 
@@ -34,15 +40,14 @@ impl Drop for Again<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self(test, medium, seed) = self;
-            eprintln!(
-                "{medium}, seed {seed}; again: GIMMAL_SEED={seed} cargo test -p gimmal-rpc --lib {test}"
-            );
+            let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+            eprintln!("{medium}, seed {seed}; again: GIMMAL_SEED={seed} cargo test -p {package} {test}");
         }
     }
 }
 
 /// Runs `test` with `seeds` seeds on each medium; with the one of `GIMMAL_SEED`, if it is given. Whether it was not.
-pub(in crate::node) fn each(test: &str, seeds: u64, mut run: impl FnMut(&str, u64, SimDevice)) -> bool {
+pub fn each(test: &str, seeds: u64, mut run: impl FnMut(&str, u64, SimDevice)) -> bool {
     let one = number("GIMMAL_SEED");
     for (medium, device) in DEVICES {
         for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
