@@ -8,8 +8,10 @@ use clap_complete::{Shell, generate_to};
 pub(crate) fn write(mut command: clap::Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let name = command.get_name().to_owned();
+    // First: making completions adds the command `help`, which needs no page.
+    clap_mangen::generate_to(command.clone().disable_help_subcommand(true), folder)?;
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
         generate_to(shell, &mut command, &name, folder)?;
     }
-    clap_mangen::generate_to(command.disable_help_subcommand(true), folder)
+    Ok(())
 }
