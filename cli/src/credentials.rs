@@ -50,10 +50,17 @@ impl Credentials {
         self.allow.iter().fold(tls, |tls, identity| tls.allow(identity))
     }
 
-    /// Refuses certificates for a URL that takes bytes over a network without TLS.
-    pub(crate) fn check(&self, url: &str) -> Result<(), String> {
-        let is_bare = ["tcp://", "rdma://"].iter().any(|scheme| url.starts_with(scheme));
-        if is_bare && self.tls() != Tls::default() {
+    /// Whether only some identities are allowed.
+    pub(crate) const fn allows_some(&self) -> bool {
+        !self.allow.is_empty()
+    }
+
+    /// Refuses certificates where all of `urls` take bytes over a network without TLS.
+    pub(crate) fn check(&self, urls: &[&str]) -> Result<(), String> {
+        let is_bare =
+            |url: &&str| ["tcp://", "rdma://", "http://"].iter().any(|scheme| url.starts_with(scheme));
+        if urls.iter().all(is_bare) && self.tls() != Tls::default() {
+            let url = urls.join(" and ");
             return Err(format!(
                 "certificates are given, and {url} has no TLS; write tcp+tls:// or gimmal://, or give none of --ca, --cert, \
                  --server-name and --allow"
@@ -62,16 +69,16 @@ impl Credentials {
         Ok(())
     }
 
-    /// A client of `url`.
-    pub(crate) fn client(&self, url: &str) -> Result<ClientBuilder, Box<dyn Error>> {
-        self.check(url)?;
+    /// A client, in a command that has these `urls`.
+    pub(crate) fn client(&self, urls: &[&str]) -> Result<ClientBuilder, Box<dyn Error>> {
+        self.check(urls)?;
         let builder = Client::builder().tls(self.tls());
         Ok(self.key()?.into_iter().fold(builder, ClientBuilder::key))
     }
 
-    /// A server at `url`.
-    pub(crate) fn server(&self, url: &str) -> Result<ServerBuilder, Box<dyn Error>> {
-        self.check(url)?;
+    /// A server, in a command that has these `urls`.
+    pub(crate) fn server(&self, urls: &[&str]) -> Result<ServerBuilder, Box<dyn Error>> {
+        self.check(urls)?;
         let builder = Server::builder().tls(self.tls());
         Ok(self.key()?.into_iter().fold(builder, ServerBuilder::key))
     }
@@ -133,11 +140,15 @@ mod tests {
             assert!(read(&[half]).unwrap_err().contains("--cert"), "{half}");
         }
         for url in ["tcp+tls://a:1", "gimmal://a:1", "shm://a", "https://a:1"] {
-            assert_eq!(credentials.check(url), Ok(()), "{url}");
+            assert_eq!(credentials.check(&[url]), Ok(()), "{url}");
         }
         for url in ["tcp://a:1", "rdma://a:1"] {
-            assert!(credentials.check(url).unwrap_err().contains("write tcp+tls://"), "{url}");
-            assert_eq!(read(&["--key=k"]).unwrap().check(url), Ok(()));
+            assert!(credentials.check(&[url]).unwrap_err().contains("write tcp+tls://"), "{url}");
+            assert!(
+                credentials.check(&["http://a:1", url]).is_err()
+                    && credentials.check(&["https://a:1", url]).is_ok()
+            );
+            assert_eq!(read(&["--key=k"]).unwrap().check(&[url]), Ok(()));
         }
     }
 

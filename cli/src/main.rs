@@ -111,7 +111,7 @@ enum Command {
         #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
         count: u64,
     },
-    /// Carries HTTP/2 in clear text, gRPC included, to a server of gimmal, or from one to a server of HTTP/2, until SIGTERM:
+    /// Carries HTTP/2, gRPC included, to a server of gimmal, or from one to a server of HTTP/2, until SIGTERM:
     /// `gimmal edge --listen http://0.0.0.0:50051 --to shm://greeter`.
     Edge(edge::Edge),
     /// Carries connections of programs that nobody changes over one connection of gimmal, until SIGTERM. At the programs:
@@ -159,7 +159,7 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
     match command {
         Command::Doctor { url, json, credentials, timeout_ms } => {
             if let Some(url) = &url {
-                credentials.check(&url.to_string())?;
+                credentials.check(&[&url.to_string()])?;
             }
             let machine = Live::new(Duration::from_millis(timeout_ms), credentials.key()?, credentials.tls());
             let report = match &url {

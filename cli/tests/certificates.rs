@@ -15,7 +15,12 @@ use std::{
 use common::{Running, complaint, gimmal, said};
 use gimmal_rpc::{Cx, Server, Tls};
 use gimmal_testkit::ChildGuard;
-use gimmal_transport::testing::{Authority, Issued};
+use gimmal_transport::{
+    testing::{Authority, Issued},
+    tls::foreign,
+};
+use http_body_util::BodyExt as _;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tempfile::TempDir;
 
 const CALLER: &str = "spiffe://example.org/caller";
@@ -283,4 +288,126 @@ fn openssl_shakes_hands_with_a_tunnel() {
         assert!(said.contains(line), "{line}: {said}");
     }
     leave.stop();
+}
+
+fn edge(listen: &str, to: &str, more: &[String]) -> Running {
+    Running::start(&with(&["edge", "--listen", listen, "--to", to, "--drain-s", "5"], more))
+}
+
+/// A connection of HTTP/2 under TLS, of a client that shows `shown`.
+async fn connect(
+    at: &str,
+    tls: &Tls,
+    protocol: &[u8],
+) -> Result<hyper::client::conn::http2::SendRequest<http_body_util::Full<bytes::Bytes>>, String> {
+    let (config, name) = foreign::client(tls, "127.0.0.1", protocol).map_err(|error| error.to_string())?;
+    let stream = tokio::net::TcpStream::connect(at).await.unwrap();
+    let stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await;
+    let stream = TokioIo::new(stream.map_err(|error| error.to_string())?);
+    let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+        .await
+        .map_err(|error| error.to_string())?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// One request's answer: the path that the server at the end saw.
+async fn asked(
+    sender: &mut hyper::client::conn::http2::SendRequest<http_body_util::Full<bytes::Bytes>>,
+) -> Result<String, String> {
+    let request = http::Request::post("https://example.org/a/b")
+        .body(http_body_util::Full::new("hello".into()))
+        .unwrap();
+    sender.ready().await.map_err(|error| error.to_string())?;
+    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    if response.status() != 200 {
+        return Err(response.status().to_string());
+    }
+    let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
+    Ok(String::from_utf8(body.to_bytes().to_vec()).unwrap())
+}
+
+/// A server of HTTP/2 under TLS that answers with the scheme that it saw and the body; its address.
+async fn serve_h2(tls: Tls) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let answer = |request: http::Request<hyper::body::Incoming>| async {
+        let scheme = request.uri().scheme_str().unwrap_or_default().to_owned();
+        let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let body = format!("{scheme} {}", String::from_utf8_lossy(&body));
+        Ok::<_, std::convert::Infallible>(http::Response::new(http_body_util::Full::<bytes::Bytes>::from(
+            body,
+        )))
+    };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = tokio_rustls::TlsAcceptor::from(foreign::server(&tls, b"h2").unwrap());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                let _ =
+                    served.serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer)).await;
+            });
+        }
+    });
+    at.to_string()
+}
+
+/// HTTP/2 under TLS to gimmal under TLS and back, with a certificate on every side.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_speaks_http2_under_tls_on_either_side() {
+    let names = Names::new();
+    let both = names.ours.issue("both", &["127.0.0.1", "spiffe://example.org/edge"]);
+    let workload = [options(&both), believes(&names.ours)].concat();
+    let at = serve_h2(shows(&names.server).authority(&names.ours.file)).await;
+    let leave = edge("tcp+tls://127.0.0.1:0", &format!("https://{at}"), &workload);
+    let enter = edge("https://127.0.0.1:0", &leave.at, &workload);
+    let front = enter.at.strip_prefix("https://").unwrap().to_owned();
+    let known = || shows(&names.client).authority(&names.ours.file);
+    let mut sender = connect(&front, &known(), b"h2").await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(asked(&mut sender).await.unwrap(), "https hello");
+    }
+    // Without a certificate, with one of others, and for another protocol nobody gets in.
+    let bare = Tls::default().authority(&names.ours.file);
+    let foreign = shows(&names.others.issue("foreign", &[CALLER])).authority(&names.ours.file);
+    for (tls, protocol) in [(bare, b"h2" as &[u8]), (foreign, b"h2"), (known(), b"http/1.1")] {
+        let refused = match connect(&front, &tls, protocol).await {
+            Err(error) => error,
+            Ok(mut sender) => asked(&mut sender).await.unwrap_err(),
+        };
+        assert!(!refused.is_empty());
+    }
+    // It is no server of gimmal, and says so.
+    let url = format!("tcp+tls://{front}");
+    let said =
+        tokio::task::spawn_blocking(move || complaint(&with(&["health", &url], &workload))).await.unwrap();
+    assert!(said.contains("but not gimmal inside it"), "{said}");
+
+    // New files are those of the next connection.
+    let _ = names.ours.issue_until("both", &["127.0.0.1"], 2001);
+    let error = connect(&front, &known(), b"h2").await.err();
+    assert!(error.as_ref().is_some_and(|error| error.contains("expired")), "{error:?}");
+    assert_eq!(asked(&mut sender).await.unwrap(), "https hello");
+    drop(sender);
+    let counts = enter.stop();
+    assert_eq!(
+        (&counts["requests"], &counts["failed"], &counts["untrusted"]),
+        (&21.into(), &0.into(), &5.into())
+    );
+    assert_eq!(leave.stop()["requests"], 21);
+}
+
+#[test]
+fn an_edge_says_what_its_certificates_lack() {
+    let names = Names::new();
+    let all = [names.known(), vec!["--allow".to_owned(), CALLER.to_owned()]].concat();
+    for (listen, to, more, expected) in [
+        ("https://127.0.0.1:0", "shm://a", vec![], "`--cert, --cert-key`"),
+        ("https://127.0.0.1:0", "tcp+tls://a:1", all.clone(), "--allow would be for both sides"),
+        ("http://127.0.0.1:0", "tcp://a:1", all, "has no TLS"),
+    ] {
+        let said = complaint(&with(&["edge", "--listen", listen, "--to", to], &more));
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
 }

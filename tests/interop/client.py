@@ -1,5 +1,7 @@
-"""The cases of gRPC's interoperation tests by grpcio: client.py ADDRESS. Prints a line for each, and `N passed, N failed`."""
+"""The cases of gRPC's interoperation tests by grpcio: client.py ADDRESS [FILE]. Prints a line for each, and `N passed, N failed`.
+FILE has the authorities of a server under TLS."""
 
+import pathlib
 import queue
 import sys
 import time
@@ -9,7 +11,12 @@ import grpc
 import test_pb2 as pb
 import test_pb2_grpc
 
-channel = grpc.insecure_channel(sys.argv[1], options=[("grpc.enable_http_proxy", 0)])
+options = [("grpc.enable_http_proxy", 0)]
+if len(sys.argv) > 2:
+    credentials = grpc.ssl_channel_credentials(pathlib.Path(sys.argv[2]).read_bytes())
+    channel = grpc.secure_channel(sys.argv[1], credentials, options=options)
+else:
+    channel = grpc.insecure_channel(sys.argv[1], options=options)
 stub = test_pb2_grpc.TestServiceStub(channel)
 DOWN, UP = (31415, 9, 2653, 58979), (27182, 8, 1828, 45904)
 

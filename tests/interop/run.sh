@@ -39,6 +39,7 @@ made() {
 # python SECONDS PROGRAM ARGS...: a program of this folder, with grpcio.
 python() { PYTHONPATH=$parties/python exec timeout "$1" "$parties/python/bin/python" "tests/interop/$2" "${@:3}"; }
 by_python() { (python 60 client.py "127.0.0.1:$1"); }
+by_python_under_tls() { (python 60 client.py "127.0.0.1:$1" "$folder/edge.pem"); }
 of_tonic() { (python 60 reflection.py "127.0.0.1:$1"); }
 by_js() { NODE_PATH=$parties/js/node_modules timeout 60 node tests/interop/client.js "127.0.0.1:$1" "$parties/test.proto"; }
 
@@ -50,6 +51,23 @@ by_h2load() {
         -H 'te: trailers' -d "$folder/empty" "http://127.0.0.1:$1/grpc.testing.TestService/EmptyCall")
     grep -E '^(finished|requests|status codes)' <<<"$output"
     grep -q "^requests: $2 total, $2 started, $2 done, $2 succeeded, 0 failed, 0 errored, 0 timeout" <<<"$output"
+}
+
+# under_tls SERVER-PORT: the first edge speaks TLS to its clients.
+under_tls() {
+    local url=shm://interop-tls-$$
+    if ! command -v openssl >/dev/null; then
+        skipped=$((skipped + 1))
+        echo "SKIP    python's client under TLS: there is no openssl to make a certificate with"
+        return
+    fi
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=edge \
+        -addext subjectAltName=IP:127.0.0.1 -keyout "$folder/edge.key" -out "$folder/edge.pem" 2>>"$folder/log" || return
+    "$bin/gimmal" edge --listen "$url" --to "http://127.0.0.1:$1" >>"$folder/log" 2>&1 &
+    started+=($!)
+    served 21200 "$bin/gimmal" edge --listen https://127.0.0.1:21200 --to "$url" --cert "$folder/edge.pem" --cert-key "$folder/edge.key" || return
+    count "python's client under TLS to the server at $1" by_python_under_tls 21200
+    ended; ended
 }
 
 grpc() {
@@ -79,6 +97,7 @@ grpc() {
         count "health and reflection of a tonic server by python's client" of_tonic 21200
         ended; ended INT
     fi
+    [ ! -e "$parties/python/ready" ] || under_tls 21000 || return
     made h2load debian nghttp2 || return
     edges "shm://interop-$$" 21000 || return
     check "$requests requests by h2load" by_h2load 21200 "$requests"

@@ -6,6 +6,8 @@ pub(crate) mod error;
 use std::{fmt, path::Path, sync::Arc};
 
 use self::choice::{Choice, Pair};
+#[cfg(feature = "tls")]
+pub use crate::tcp::foreign;
 
 /// The certificates of one side of `tcp+tls://`, in PEM files. Files that change are read again by the next connection;
 /// established connections stay as they are.

@@ -3,12 +3,14 @@
 use std::{convert::Infallible, error::Error, sync::Arc};
 
 use gimmal_http::{Body, Client, Timeout};
+use gimmal_transport::{Instant, parts::LogPace};
 use http::{Request, Response, StatusCode};
 use http_body_util::Either;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
     sync::{Semaphore, watch},
     task::JoinSet,
 };
@@ -16,23 +18,30 @@ use tower_service::Service as _;
 
 use super::{
     failed::{Passed, failed, is_grpc, judged},
-    options::{Counts, Edge},
+    options::{Counts, Edge, Http},
+    secure,
 };
-use crate::signals::asked_to_end;
+use crate::{credentials::in_options, signals::asked_to_end};
 
 type Channel = Client<gimmal::Client>;
 
 /// Accepts connections until a signal, then lets their requests end.
-pub(super) async fn run(edge: &Edge, listen: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
-    let builder = edge.credentials.client(&edge.to)?.window(edge.requests_max.clamp(1, 4096));
+pub(super) async fn run(edge: &Edge, listen: Http<'_>, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
+    let tls = edge.tls(listen, &edge.to)?;
+    if let Some(tls) = &tls {
+        secure::check_server(tls)?;
+    }
+    let builder =
+        edge.credentials.client(&[&edge.listen, &edge.to])?.window(edge.requests_max.clamp(1, 4096));
     let client = builder.connect_lazy(&edge.to)?;
     let client = Client::new(client);
-    let listener = TcpListener::bind(listen).await?;
-    println!("http://{} -> {}", listener.local_addr()?, edge.to);
+    let listener = TcpListener::bind(listen.at).await?;
+    println!("{}://{} -> {}", listen.scheme(), listener.local_addr()?, edge.to);
     let (connections, requests) =
         (Arc::new(Semaphore::new(edge.connections_max)), Arc::new(Semaphore::new(edge.requests_max)));
     let (stop, stopped) = watch::channel(());
     let mut serving = JoinSet::new();
+    let log = Arc::new(LogPace::default());
     let mut end = std::pin::pin!(asked_to_end());
     loop {
         let accept = async {
@@ -44,12 +53,29 @@ pub(super) async fn run(edge: &Edge, listen: &str, counts: &Arc<Counts>) -> Resu
             accepted = accept => accepted,
         };
         while serving.try_join_next().is_some() {}
-        let Ok((stream, _)) = accepted else { continue };
+        let Ok((stream, peer)) = accepted else { continue };
         Counts::add(&counts.connections);
-        let one = serve(stream, client.clone(), Arc::clone(&requests), Arc::clone(counts), stopped.clone());
+        let one = Serving {
+            client: client.clone(),
+            requests: Arc::clone(&requests),
+            counts: Arc::clone(counts),
+            stopped: stopped.clone(),
+        };
+        let (tls, log) = (tls.clone(), Arc::clone(&log));
         serving.spawn(async move {
             let _place = place;
-            one.await;
+            let _ = stream.set_nodelay(true);
+            let Some(tls) = tls else { return one.serve(stream).await };
+            match secure::accept(&tls, stream).await {
+                Ok(stream) => one.serve(stream).await,
+                Err(error) => {
+                    Counts::add(&one.counts.untrusted);
+                    if let Some(left_out) = log.line(Instant::now()) {
+                        let error = in_options(&error.to_string());
+                        tracing::warn!(%peer, error, left_out, "not accepted");
+                    }
+                }
+            }
         });
     }
     drop((listener, stop));
@@ -57,28 +83,32 @@ pub(super) async fn run(edge: &Edge, listen: &str, counts: &Arc<Counts>) -> Resu
     Ok(tokio::time::timeout(edge.drain(), all).await.is_ok())
 }
 
-/// Serves one connection until it ends, or until its requests have ended after a stop.
-async fn serve(
-    stream: TcpStream,
+/// What a connection's requests need.
+struct Serving {
     client: Channel,
     requests: Arc<Semaphore>,
     counts: Arc<Counts>,
-    mut stopped: watch::Receiver<()>,
-) {
-    let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| {
-        let (client, requests, counts) = (client.clone(), Arc::clone(&requests), Arc::clone(&counts));
-        async move { Ok::<_, Infallible>(pass(client, &requests, &counts, request).await) }
-    });
-    let connection =
-        http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        // The sender is dropped.
-        _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+    stopped: watch::Receiver<()>,
+}
+
+impl Serving {
+    /// Serves one connection until it ends, or until its requests have ended after a stop.
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { client, requests, counts, mut stopped } = self;
+        let service = service_fn(move |request| {
+            let (client, requests, counts) = (client.clone(), Arc::clone(&requests), Arc::clone(&counts));
+            async move { Ok::<_, Infallible>(pass(client, &requests, &counts, request).await) }
+        });
+        let connection =
+            http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            // The sender is dropped.
+            _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
     }
-    let _ = connection.await;
 }
 
 async fn pass(

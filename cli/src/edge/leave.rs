@@ -12,7 +12,11 @@ use std::{
 use bytes::Bytes;
 use gimmal::{Config, tokio::Tokio};
 use gimmal_http::{Body, Serve};
-use http::{Request, Response, StatusCode, Uri, uri::Authority};
+use gimmal_transport::Tls;
+use http::{
+    Request, Response, StatusCode, Uri,
+    uri::{Authority, Scheme},
+};
 use http_body::{Frame, SizeHint};
 use http_body_util::Either;
 use hyper::{
@@ -20,27 +24,45 @@ use hyper::{
     client::conn::http2::{self, SendRequest},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 
 use super::{
     failed::{Passed, failed, is_grpc},
-    options::{Counts, Edge},
+    options::{Counts, Edge, Http},
+    secure,
 };
 use crate::signals::asked_to_end;
 
 /// Serves until a signal, then lets requests end.
-pub(super) async fn run(edge: &Edge, to: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
-    let authority: Authority = to.parse()?;
-    let out = Out { to: authority, sender: Arc::default(), counts: Arc::clone(counts) };
+pub(super) async fn run(edge: &Edge, to: Http<'_>, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
+    let authority: Authority = to.at.parse()?;
+    let tls = edge.tls(to, &edge.listen)?;
+    if let Some(tls) = &tls {
+        secure::check_client(tls, authority.host())?;
+    }
+    let out = Out { to: authority, tls, sender: Arc::default(), counts: Arc::clone(counts) };
     let config = Config { serving_max: edge.requests_max.clamp(1, 4096), ..Config::default() };
     let service = Serve::new(out).requests_max(edge.requests_max);
-    let builder = edge.credentials.server(&edge.listen)?.config(config).runtime(Tokio::current()?);
+    let builder =
+        edge.credentials.server(&[&edge.listen, &edge.to])?.config(config).runtime(Tokio::current()?);
     let server = builder.service(service).listen(&edge.listen)?;
-    println!("{} -> http://{to}", server.address());
+    println!("{} -> {}", server.address(), edge.to);
     Ok(server.serve_until(asked_to_end(), edge.drain()).await)
 }
 
 type Sender = SendRequest<Asked>;
+
+/// A connection of HTTP/2 over `stream`.
+async fn shake_hands(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Sender, hyper::Error> {
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    drop(tokio::spawn(connection));
+    Ok(sender)
+}
 
 /// A request's body on its way out.
 struct Asked {
@@ -74,6 +96,8 @@ impl http_body::Body for Asked {
 #[derive(Clone)]
 struct Out {
     to: Authority,
+    /// `None`: in clear text.
+    tls: Option<Tls>,
     sender: Arc<Mutex<Option<Sender>>>,
     counts: Arc<Counts>,
 }
@@ -87,8 +111,16 @@ impl Out {
         }
         let stream = TcpStream::connect(self.to.as_str()).await?;
         stream.set_nodelay(true)?;
-        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-        drop(tokio::spawn(connection));
+        let sender = match &self.tls {
+            None => shake_hands(stream).await?,
+            Some(tls) => match secure::connect(tls, self.to.host(), stream).await {
+                Ok(stream) => shake_hands(stream).await?,
+                Err(error) => {
+                    Counts::add(&self.counts.untrusted);
+                    return Err(error.into());
+                }
+            },
+        };
         Counts::add(&self.counts.connections);
         Ok(lock().insert(sender).clone())
     }
@@ -96,7 +128,7 @@ impl Out {
     async fn pass(&self, request: Request<Body>) -> Result<Response<Incoming>, Box<dyn Error + Send + Sync>> {
         let (mut parts, body) = request.into_parts();
         let mut uri = parts.uri.into_parts();
-        uri.scheme.get_or_insert(http::uri::Scheme::HTTP);
+        uri.scheme = Some(if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP });
         uri.authority.get_or_insert_with(|| self.to.clone());
         parts.uri = Uri::from_parts(uri)?;
         let ends_apart = is_grpc(&parts.headers);

@@ -1,7 +1,7 @@
-//! HTTP/2 in clear text on one side and gimmal on the other: for services and callers in other languages.
+//! HTTP/2, in clear text or under TLS, on one side and gimmal on the other: for services and callers in other languages.
 //!
 //! ```text
-//!  h2c ─► enter ─► gimmal_http::Client ══ gimmal ══► gimmal_http::Serve ─► leave ─► h2c
+//!  h2, h2c ─► enter ─► gimmal_http::Client ══ gimmal ══► gimmal_http::Serve ─► leave ─► h2, h2c
 //! ```
 //! One process goes one way; two of them carry HTTP/2 over gimmal. Heads, trailers, cancellation and `grpc-timeout` pass.
 
@@ -9,6 +9,7 @@ mod enter;
 mod failed;
 mod leave;
 mod options;
+mod secure;
 
 use std::{
     error::Error,
@@ -18,24 +19,25 @@ use std::{
     },
 };
 
-use self::options::Counts;
 pub(crate) use self::options::Edge;
+use self::options::{Counts, Http};
 
 /// Runs an edge until a signal ends it. Returns whether every request had ended.
 pub(crate) fn run(edge: &Edge) -> Result<bool, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let counts = Arc::new(Counts::default());
     let is_drained = runtime.block_on(async {
-        match (edge.listen.strip_prefix("http://"), edge.to.strip_prefix("http://")) {
+        match (Http::of(&edge.listen), Http::of(&edge.to)) {
             (Some(listen), None) => enter::run(edge, listen, &counts).await,
             (None, Some(to)) => leave::run(edge, to, &counts).await,
-            _ => Err("one of --listen and --to is http://address:port, the other a URL of gimmal".into()),
+            _ => Err("one of --listen and --to is http://address:port or https://address:port, the other a URL of gimmal".into()),
         }
     })?;
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     println!(
-        "{{\"connections\":{},\"requests\":{},\"failed\":{},\"refused\":{},\"drained\":{is_drained}}}",
+        "{{\"connections\":{},\"untrusted\":{},\"requests\":{},\"failed\":{},\"refused\":{},\"drained\":{is_drained}}}",
         read(&counts.connections),
+        read(&counts.untrusted),
         read(&counts.requests),
         read(&counts.failed),
         read(&counts.refused),

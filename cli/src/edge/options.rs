@@ -5,15 +5,17 @@ use std::{
     time::Duration,
 };
 
+use gimmal_transport::Tls;
+
 use crate::credentials::Credentials;
 
 /// Where an edge listens, where it goes, and its limits.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Edge {
-    /// Listen here: http://address:port for HTTP/2 in clear text, or a URL of gimmal.
+    /// Listen here: http://address:port for HTTP/2 in clear text, https://address:port for HTTP/2 under TLS, or a URL of gimmal.
     #[arg(long)]
     pub(super) listen: String,
-    /// Send requests here: the other kind of address.
+    /// Send requests here: the other kind of address. Certificates are for both sides, where both have TLS.
     #[arg(long)]
     pub(super) to: String,
     #[command(flatten)]
@@ -29,7 +31,41 @@ pub(crate) struct Edge {
     pub(super) drain_s: u64,
 }
 
+/// The side of HTTP/2.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Http<'a> {
+    /// Its address and port.
+    pub(super) at: &'a str,
+    pub(super) is_secure: bool,
+}
+
+impl<'a> Http<'a> {
+    /// `None`: the URL is one of gimmal.
+    pub(super) fn of(url: &'a str) -> Option<Self> {
+        let secure = url.strip_prefix("https://").map(|at| Self { at, is_secure: true });
+        secure.or_else(|| url.strip_prefix("http://").map(|at| Self { at, is_secure: false }))
+    }
+
+    pub(super) const fn scheme(self) -> &'static str {
+        if self.is_secure { "https" } else { "http" }
+    }
+}
+
 impl Edge {
+    /// What the side of HTTP/2 shows and believes; `None` in clear text.
+    ///
+    /// # Errors
+    /// A list of identities that would be one for both sides.
+    pub(super) fn tls(&self, http: Http<'_>, native: &str) -> Result<Option<Tls>, String> {
+        let is_native_too = native.starts_with("tcp+tls://") || native.starts_with("gimmal://");
+        if http.is_secure && is_native_too && self.credentials.allows_some() {
+            return Err(
+                "--allow would be for both sides of this edge; leave it out, or use two edges".to_owned()
+            );
+        }
+        Ok(http.is_secure.then(|| self.credentials.tls()))
+    }
+
     pub(super) fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_s)
     }
@@ -39,6 +75,8 @@ impl Edge {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) connections: AtomicU64,
+    /// Connections whose TLS failed.
+    pub(super) untrusted: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) refused: AtomicU64,

@@ -37,7 +37,7 @@ pub(crate) type Done<T = ()> = Result<T, Box<dyn Error>>;
 
 impl Server {
     pub(crate) fn connect(&self) -> Done<Client> {
-        let builder = self.credentials.client(&self.url)?.deadline(Duration::from_millis(self.timeout_ms));
+        let builder = self.credentials.client(&[&self.url])?.deadline(Duration::from_millis(self.timeout_ms));
         Ok(builder.connect(&self.url)?)
     }
 }

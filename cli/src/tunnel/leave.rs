@@ -48,7 +48,7 @@ pub(super) async fn run(tunnel: &Tunnel, counts: &Arc<Counts>) -> Result<bool, B
     });
     let (streams, incoming) = gimmal_io::serve(tunnel.streams());
     let config = Config { serving_max: tunnel.streams(), ..Config::default() };
-    let builder = tunnel.credentials.server(url)?.config(config).runtime(Tokio::current()?);
+    let builder = tunnel.credentials.server(&[url])?.config(config).runtime(Tokio::current()?);
     let server = builder.service(streams).listen(url)?;
     for (name, place) in leave.names() {
         println!("{}/{name} -> {place}", server.address());

@@ -46,6 +46,8 @@ mod wire;
 
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Kept as TlsKept;
+#[cfg(feature = "tls")]
+pub use self::tls::foreign;
 pub use self::{
     connecting::TcpConnecting, gate::TcpGate, incoming::TcpIncoming, link::TcpLink, listener::TcpListener,
     port::TcpPort,

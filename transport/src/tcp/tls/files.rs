@@ -129,7 +129,7 @@ fn make_client(choice: &Choice) -> Result<ClientSide, TlsError> {
 }
 
 fn make_server(choice: &Choice) -> Result<ServerSide, TlsError> {
-    let why = "a server of tcp+tls:// needs a certificate; give it one (`listen.tls.certificate`)";
+    let why = "a server under TLS needs a certificate; give it one (`listen.tls.certificate`)";
     let pair = choice.certificate.as_ref().ok_or(TlsError::Incomplete { why })?;
     if choice.authorities.is_empty() && !choice.allowed.is_empty() {
         let why = "a server that allows some identities needs to know who vouches for them; name the authority \

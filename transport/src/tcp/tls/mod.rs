@@ -8,6 +8,7 @@
 
 mod faults;
 mod files;
+pub mod foreign;
 mod names;
 mod records;
 mod session;

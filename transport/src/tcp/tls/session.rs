@@ -29,6 +29,24 @@ const OUTPUT_BYTES: usize = 64 << 10;
 /// Kinds of records, from the first to the last (RFC 8446, appendix B.1).
 const KINDS: std::ops::RangeInclusive<u8> = 20..=24;
 
+/// The name that a client expects of the server that the URL names `host`.
+pub(super) fn server_name(tls: &Tls, host: &str) -> Result<ServerName<'static>, TlsError> {
+    let host = tls.choice().server_name.as_deref().unwrap_or(host);
+    let name = ServerName::try_from(host.to_owned());
+    name.map_err(|_| TlsError::Other { why: format!("{host} is no name of a server") })
+}
+
+/// Whether a peer with `certificate` is one of those that are `allowed`; none: all are.
+pub(super) fn check_allowed(allowed: &[String], certificate: Option<&Certificate>) -> Result<(), TlsError> {
+    let is_one = |certificate: &Certificate| allowed.iter().any(|identity| certificate.is(identity));
+    match certificate {
+        _ if allowed.is_empty() => Ok(()),
+        Some(certificate) if is_one(certificate) => Ok(()),
+        Some(certificate) => Err(TlsError::NotAllowed { identity: certificate.to_string() }),
+        None => Err(TlsError::NoCertificate),
+    }
+}
+
 /// TLS over a socket.
 pub(in crate::tcp) struct Session {
     socket: OwnedFd,
@@ -77,9 +95,7 @@ impl Session {
     /// A client's, of a server that the URL names `host`.
     pub(in crate::tcp) fn client(socket: OwnedFd, host: &str, tls: &Tls) -> Result<Self, TlsError> {
         let by = tls.kept().client(tls.choice())?;
-        let host = tls.choice().server_name.as_deref().unwrap_or(host);
-        let name = ServerName::try_from(host.to_owned());
-        let name = name.map_err(|_| TlsError::Other { why: format!("{host} is no name of a server") })?;
+        let name = server_name(tls, host)?;
         let conn = UnbufferedClientConnection::new(Arc::clone(&by.config), name.clone());
         let conn = Box::new(conn.map_err(|error| fault(&error, true))?);
         Ok(Self::new(socket, Side::Client { conn, by, name }, tls))
@@ -204,13 +220,7 @@ impl Session {
             verified.map_err(|error| fault(&error, self.is_client()))?;
             self.certificate = Some(names::of(end_entity));
         }
-        let is_one = |certificate: &Certificate| self.allowed.iter().any(|identity| certificate.is(identity));
-        match &self.certificate {
-            _ if self.allowed.is_empty() => Ok(()),
-            Some(certificate) if is_one(certificate) => Ok(()),
-            Some(certificate) => Err(TlsError::NotAllowed { identity: certificate.to_string() }),
-            None => Err(TlsError::NoCertificate),
-        }
+        check_allowed(&self.allowed, self.certificate.as_ref())
     }
 
     /// One step of the state machine: opens a record that arrived, or seals what is to be said. `take` says how much it took of
