@@ -7,7 +7,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
     local::Listener,
-    options::{Counts, Tunnel},
+    options::{Counts, IDLE, Tunnel},
     proxy::stream_name,
     pump::pump,
 };
@@ -35,7 +35,7 @@ struct Enter {
 /// Accepts programs until a signal, then lets their connections end. Returns whether all did.
 pub(super) async fn run(tunnel: &Tunnel, to: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
     let (url, name) = target(to)?;
-    let builder = tunnel.credentials.client(&[url])?.window(tunnel.streams());
+    let builder = tunnel.credentials.client(&[url])?.window(tunnel.streams()).idle(IDLE);
     let enter = Arc::new(Enter {
         client: builder.connect_lazy(url)?,
         name: name.to_owned(),

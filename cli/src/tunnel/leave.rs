@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     local::{Place, Socket},
-    options::{Counts, Tunnel},
+    options::{Counts, IDLE, Tunnel},
     proxy::{header, read_name},
     pump::{Why, pump, refuse},
 };
@@ -47,7 +47,8 @@ pub(super) async fn run(tunnel: &Tunnel, counts: &Arc<Counts>) -> Result<bool, B
         counts: Arc::clone(counts),
     });
     let (streams, incoming) = gimmal_io::serve(tunnel.streams());
-    let config = Config { serving_max: tunnel.streams(), ..Config::default() };
+    let mut config = Config { serving_max: tunnel.streams(), ..Config::default() };
+    config.engine.idle = IDLE;
     let builder = tunnel.credentials.server(&[url])?.config(config).runtime(Tokio::current()?);
     let server = builder.service(streams).listen(url)?;
     for (name, place) in leave.names() {

@@ -19,7 +19,8 @@ pub(crate) use self::options::Tunnel;
 
 /// Runs one end of a tunnel until a signal. Returns whether every connection had ended by itself.
 pub(crate) fn run(tunnel: &Tunnel) -> Result<bool, Box<dyn Error>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // With more threads each message goes from one to another once more, and bulk waits for gimmal's worker, which is one, too.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let counts = Arc::new(Counts::default());
     let is_drained = runtime.block_on(async {
         match (&tunnel.to, tunnel.map.is_empty() && tunnel.map_file.is_none()) {
