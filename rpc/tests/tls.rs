@@ -5,8 +5,14 @@
 mod common;
 
 use std::{
+    collections::HashSet,
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     path::Path,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -104,4 +110,76 @@ fn certificates_change_under_load_and_no_call_fails() {
     });
     assert_eq!(server.rejected(), 0);
     let _ = server.shutdown(Duration::ZERO);
+}
+
+/// A way to `server` that keeps all that passes, both directions together; where it begins.
+fn recorded(server: String) -> (String, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let record = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&record);
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(server).unwrap();
+        let both = [(&client, &server), (&server, &client)];
+        let both = both.map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()));
+        // A message of one direction is not torn by the other: each is kept by itself, and then put behind the first.
+        for (mut from, mut to) in both {
+            let kept = Arc::clone(&kept);
+            std::thread::spawn(move || {
+                let (mut buffer, mut all) = (vec![0; 1 << 16], Vec::new());
+                while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+                    all.extend_from_slice(&buffer[..bytes]);
+                    if to.write_all(&buffer[..bytes]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Write);
+                kept.lock().unwrap().append(&mut all);
+            });
+        }
+    });
+    (at, record)
+}
+
+/// A payload that goes both ways, as an argument and as bulk: a recorder on the way sees all of it over TCP, and under TLS not
+/// 16 bytes of it.
+#[test]
+fn on_the_way_nothing_of_a_payload_is_seen() {
+    const WINDOW: usize = 16;
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "authority");
+    let shown = authority.issue("server", &["127.0.0.1"]);
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let payload: String = std::iter::repeat_with(|| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'!' + u8::try_from(random >> 33 & 0x3f).unwrap())
+    })
+    .take(300_000)
+    .collect();
+    for scheme in ["tcp", "tcp+tls"] {
+        let server = Server::builder().service(common::serve_probe(common::Prober::default()));
+        let server = server.config(config()).tls(Tls::default().certificate(&shown.chain, &shown.key));
+        let server = server.listen(&format!("{scheme}://127.0.0.1:0")).unwrap();
+        let place = server.address().to_string();
+        let (at, record) = recorded(place.strip_prefix(&format!("{scheme}://")).unwrap().to_owned());
+        let client = Client::builder().config(config()).tls(Tls::default().authority(&authority.file));
+        let client = client.connect(&format!("{scheme}://{at}")).unwrap();
+        let calls = ProbeClient::new(client.clone());
+        let small = payload[..4096].to_owned();
+        assert_eq!(calls.echo(small.clone()).wait().unwrap(), small);
+        assert_eq!(calls.measure(payload.clone().into_bytes()).wait().unwrap(), payload.len() as u64);
+        drop(calls);
+        assert!(client.shutdown(Duration::from_secs(60)));
+        let _ = server.shutdown(Duration::from_secs(60));
+        // Both directions were put down once their ends had passed.
+        let sent = payload.len() + small.len() * 2;
+        until("the record is whole", || record.lock().unwrap().len() >= sent);
+        let wanted: HashSet<&[u8]> = payload.as_bytes().windows(WINDOW).collect();
+        let record = record.lock().unwrap();
+        let seen: HashSet<&[u8]> = record.windows(WINDOW).filter(|window| wanted.contains(window)).collect();
+        // Where a piece of bulk ends and the next begins there is a record between.
+        let expected = if scheme == "tcp" { wanted.len() - wanted.len() / 100..=wanted.len() } else { 0..=0 };
+        assert!(expected.contains(&seen.len()), "{scheme}: {} of {}", seen.len(), wanted.len());
+    }
 }
