@@ -22,7 +22,6 @@ check 'open loop with stalls' timeout 60 target/release/gimmal-bench load --loop
 check 'connections' timeout 60 target/release/gimmal-bench conn --loopback -n 100
 check 'a soak whose server is killed every second' timeout 60 target/release/gimmal-bench soak --loopback -D 4s --restart 1s -s 64,4k,64k
 check 'many connections' timeout 100 target/release/gimmal-bench scale --loopback -n 5000 --connections 1,100,500
-count 'the page, in a browser where there is one' cargo xtask bench page
 refuses 'a bit turned over' 'not what was sent' target/release/gimmal-bench lat --loopback -n 3000 --corrupt 2000 --verify
 
 # Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What takes longer than CI allows, in parts. What each part came to last stands in tests/soak-summary.txt, which is committed.
-# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls steady peers fuzz seeds programs packages losses ledger; all of them]
+# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls steady peers fuzz seeds programs packages losses ledger page; all of them]
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
 . tests/programs.sh
-parts=(calls steady peers fuzz seeds programs packages losses ledger)
+parts=(calls steady peers fuzz seeds programs packages losses ledger page)
 long=${1:-1h}
 [ $# -lt 2 ] || parts=("${@:2}")
 programs && cargo build --release -q -p gimmal-lab || exit 1
@@ -95,6 +95,11 @@ losses() {
 
 ledger() {
     check "every entry of the hot path's ledger is worth its place" env LINES_SHOWN=400 timeout 14400 cargo xtask bench ledger
+}
+
+# The page of the suite `quick`, opened at the widths of a laptop and of a phone, light and dark, where there is Chromium.
+page() {
+    count "the bench's page in a browser" cargo xtask bench page
 }
 
 # recorded PART FILE: puts what a part came to into the summary, in place of what it came to before.

@@ -1,6 +1,8 @@
 //! What a record says about the configuration and the machine, and which section of `tuning.md` to read.
 
-use crate::{record::time, report::Report};
+use serde_json::{Value, json};
+
+use crate::{error::BenchError, out, record::time, report::Report};
 
 /// A section of `tuning.md`, and what in the record points to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,6 +104,14 @@ fn clamped(negotiated: &str) -> Option<String> {
 
 fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find(|line| line.starts_with(name))
+}
+
+/// Prints advice about a record as a line of JSON.
+pub(crate) fn print(report: &Report) -> Result<(), BenchError> {
+    let advice: Vec<Value> = (advise(report).into_iter())
+        .map(|Advice { section, why }| json!({ "section": section.replace('`', ""), "why": why }))
+        .collect();
+    out::json(&json!({ "test": report.name(), "advice": advice }))
 }
 
 /// Advice about all records, for people.

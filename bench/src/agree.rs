@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
 use crate::{
     error::BenchError,
     out,
@@ -143,25 +145,38 @@ fn judge(name: String, line_ns: f64, found: &[(f64, [f64; 2])], is_of_all: bool,
     Verdict { name, line_ns, ratios, is_of_all, apart_pct, wanted, is_met }
 }
 
+impl Verdict {
+    fn json(&self) -> Value {
+        let Self { name, line_ns, ratios, is_of_all, apart_pct, wanted, is_met } = self;
+        let limit_pct = match wanted {
+            Wanted::Within(limit) => Some(limit),
+            Wanted::Intervals => None,
+        };
+        json!({
+            "name": name, "line_ns": line_ns, "ratios": ratios, "is_of_all": is_of_all, "apart_pct": apart_pct,
+            "limit_pct": limit_pct, "is_met": is_met,
+        })
+    }
+}
+
 /// Prints how the runs agree. Returns what does not, among it that there was nothing to compare.
-pub(crate) fn tell(runs: &[Vec<Report>], limit_pct: f64) -> Result<Vec<String>, BenchError> {
+pub(crate) fn tell(runs: &[Vec<Report>], limit_pct: f64, as_json: bool) -> Result<Vec<String>, BenchError> {
     let verdicts = verdicts(runs, limit_pct);
     let mut wrong = Vec::new();
     for verdict in &verdicts {
-        out::line(verdict)?;
+        if as_json { out::json(&verdict.json()) } else { out::line(verdict) }?;
         // The others are printed: a neighbour's load is in them.
         wrong.extend((!verdict.is_met && verdict.wanted != Wanted::Intervals).then(|| verdict.to_string()));
     }
     let (others, inline): (Vec<_>, Vec<_>) =
         verdicts.iter().partition(|verdict| verdict.wanted == Wanted::Intervals);
     let of_all = inline.iter().filter(|verdict| verdict.is_of_all).count();
-    out::line(format_args!(
-        "{} inline ratios compared, {of_all} of them in all {} runs",
-        inline.len(),
-        runs.len()
-    ))?;
     let met = others.iter().filter(|verdict| verdict.is_met).count();
-    out::line(format_args!("{} others compared, the intervals of {met} of them meet", others.len()))?;
+    if !as_json {
+        let (inline, others, runs) = (inline.len(), others.len(), runs.len());
+        out::line(format_args!("{inline} inline ratios compared, {of_all} of them in all {runs} runs"))?;
+        out::line(format_args!("{others} others compared, the intervals of {met} of them meet"))?;
+    }
     if inline.is_empty() {
         wrong.push(format!("no state of the host was seen in {SLICES_MIN} slices by two runs"));
     }
@@ -174,7 +189,7 @@ mod tests {
     use crate::record::StateRow;
 
     fn tell(runs: &[Vec<Report>], limit_pct: f64) -> Vec<String> {
-        super::tell(runs, limit_pct).unwrap()
+        super::tell(runs, limit_pct, false).unwrap()
     }
 
     fn run(mode: &str, states: &[(f64, f64)]) -> Vec<Report> {

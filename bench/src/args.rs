@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use gimmal_engine::{Cpus, transport::Address};
 
 use crate::{
@@ -22,11 +22,25 @@ pub enum Direction {
     Both,
 }
 
+/// Ends the long help of every command.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   The command succeeded.
+  1   A run broke off, an answer was wrong, a baseline was better, or runs disagree.
+  2   The command line, a suite or a record is wrong.
+  69  A server, a core or a provider is not available.";
+
 /// Measures latency, rate and bandwidth of gimmal's layers beside baselines in the same two processes.
 ///
 /// Times are round trips (RTT).
 #[derive(Parser, Clone, PartialEq, Debug)]
-#[command(name = "gimmal-bench", version, propagate_version = true, args_override_self = true)]
+#[command(
+    name = "gimmal-bench",
+    version,
+    propagate_version = true,
+    args_override_self = true,
+    max_term_width = 100
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -64,7 +78,7 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Touch::All)]
         touch: Touch,
     },
-    /// Calls at given rates, due at random and timed from when they were due (open loop). Finds the knee.
+    /// Calls at given rates, timed from when they were due (open loop). Finds the knee.
     Load {
         /// How to measure. The count is that of the closed loop before.
         #[command(flatten)]
@@ -117,21 +131,24 @@ pub enum Command {
         #[arg(long, default_value = "10s", value_parser = parse_duration)]
         interval: Duration,
     },
-    /// Compares records of several runs for each core placement. Exits with 1 if they disagree.
+    /// Compares records of several runs for each core placement.
     Agree {
         /// Files of records of the same tests.
         #[arg(required = true, num_args = 2..)]
         files: Vec<PathBuf>,
         /// Percent that inline ratios over shared memory may differ from their middle.
-        #[arg(long, default_value = "15")]
+        #[arg(long, value_name = "PERCENT", default_value = "15")]
         within: f64,
+        /// Print one JSON object a line for each comparison instead of the table.
+        #[arg(long)]
+        json: bool,
     },
-    /// Makes one page with plots from records (--json). Compares two files.
+    /// Makes one page with plots and tables from records (--json). Compares two files.
     Report {
         /// Files of records. Of two, the older one first.
         #[arg(required = true, num_args = 1..=2)]
         files: Vec<PathBuf>,
-        /// The page to write.
+        /// File of the page to write.
         #[arg(short, long, default_value = "gimmal-bench.html")]
         output: PathBuf,
     },
@@ -142,6 +159,9 @@ pub enum Command {
         /// Files of records.
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Print one JSON object a line for each record instead of text.
+        #[arg(long)]
+        json: bool,
     },
     /// Prints RESULTS.md from tables (TOML) and records, with one heading per machine.
     Results {
@@ -171,26 +191,29 @@ pub enum Touch {
 /// How to measure.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// The provider.
+    /// Provider to measure over.
     #[arg(long, value_enum, default_value_t = ProviderName::Shm)]
     pub provider: ProviderName,
-    /// The layer to measure.
+    /// Layer to measure.
     #[arg(long, value_enum, default_value_t = Layer::Engine)]
     pub layer: Layer,
-    /// The kind of client.
+    /// Kind of client.
     #[arg(long, value_enum, default_value_t = Mode::Inline)]
     pub mode: Mode,
     /// Also start the server, on a private address. Needed for baselines.
     #[arg(long)]
     pub loopback: bool,
-    /// The server's address as `serve` prints it. With --loopback, where to start the server.
+    /// Address of the server as `serve` prints it. With --loopback, where to start the server.
     #[arg(long, required_unless_present_any = ["loopback", "hosts"])]
     pub address: Option<Address>,
-    /// Start the server on other hosts by ssh, one after the other. The file has lines `HOST ADDRESS [PROGRAM]`.
+    /// Start the server on the hosts of this file by ssh, one after the other.
+    ///
+    /// Its lines are HOST ADDRESS [PROGRAM].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["loopback", "address"])]
     pub hosts: Option<PathBuf>,
-    /// Bytes of one body, each way; k, m and g are powers of 1024. A list (64,4k) and a range of powers of two
-    /// (64..4k) are measured one after the other.
+    /// Bytes of one body, each way; k, m and g are powers of 1024.
+    ///
+    /// A list (64,4k) and a range of powers of two (64..4k) are measured one after the other.
     #[arg(short, long, default_value = "64", value_parser = parse_sizes)]
     pub size: Sizes,
     /// All sizes from 2 bytes to 8 MiB, in powers of two.
@@ -199,16 +222,13 @@ pub struct Run {
     /// Calls to measure; k, m and g are powers of 1000.
     #[arg(short = 'n', long, default_value = "100k", value_parser = parse_count)]
     pub count: u64,
-    /// Unmeasured calls at the start, and after each turn of another program [default: a tenth of the count, at most
-    /// 20k].
+    /// Unmeasured calls at the start and after each turn of another program [default: a tenth of the count, at most 20k].
     #[arg(long, value_parser = parse_count)]
     pub warmup: Option<u64>,
-    /// Pairs: turns of other programs, between as many parts of the calls. Baselines and sockets have their turns
-    /// inside each part.
+    /// Turns of other programs, between as many parts of the calls. Baselines have theirs inside each part.
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub pairs: u64,
-    /// Starts of the server and the connection, each for a part of the calls. Memory placement differs between
-    /// starts, so intervals include the median of every start.
+    /// Starts of the server and the connection, each for a part of the calls. Memory placement differs between them.
     #[arg(long, default_value = "1", requires = "loopback", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub starts: u32,
     /// Between starts, ask on standard output for the next turn, and wait for it on standard input.
@@ -241,13 +261,13 @@ pub struct Run {
     /// Let the server flip a bit in this echo, to test that it is noticed.
     #[arg(long, hide = true, requires = "loopback")]
     pub corrupt: Option<u64>,
-    /// Print JSON objects instead of the table.
+    /// Print one JSON object a line for each size instead of the table; bench/schema.json describes it.
     #[arg(long)]
     pub json: bool,
     /// Print comma-separated values instead of the table.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// Print the columns of another program instead of the table, for scripts that read those.
+    /// Print the columns of another program instead of the table.
     #[arg(long, value_enum, conflicts_with_all = ["json", "csv"])]
     pub format: Option<Format>,
     /// Write the distribution to this file, for HdrHistogram's tools. Several sizes get files FILE.BYTES.
@@ -260,6 +280,19 @@ pub struct Run {
 pub enum Format {
     /// perftest's: half round trips in microseconds; or mebibytes and millions of messages per second.
     Perftest,
+}
+
+impl Cli {
+    /// Reads the command line of this process; an error or help ends it.
+    #[must_use]
+    pub fn read() -> Self {
+        Self::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The command line with the exit codes below the long help of every command.
+pub(crate) fn command_line() -> clap::Command {
+    Cli::command().after_long_help(EXIT_CODES).mut_subcommands(|command| command.after_long_help(EXIT_CODES))
 }
 
 impl Command {
@@ -314,23 +347,34 @@ impl Run {
 /// Which runs to make, and where results go.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct Suite {
-    /// quick, full, paper, tcp, regress, or a TOML file.
+    /// Suite to run: quick, full, paper, tcp, regress, or a TOML file.
     pub name: String,
-    /// Append this to every line, as in "--provider verbs --address rdma://10.0.0.1:0". The last of two equal options holds.
-    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    /// Append these options to every line. The last of two equal options holds.
+    ///
+    /// For example: --with "--provider verbs --address rdma://10.0.0.1:0"
+    #[arg(
+        long,
+        value_name = "OPTIONS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     pub with: String,
     /// Write the records to this file, one JSON object per line.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Write a page with plots to this file.
-    #[arg(long)]
+    /// Write a page with plots and tables to this file.
+    #[arg(long, value_name = "FILE")]
     pub page: Option<PathBuf>,
-    /// Earlier records. The program exits with 1 if one of them was better.
-    #[arg(long)]
+    /// Compare with the records in this file. The exit code is 1 if one of them was better.
+    #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
     /// Percent by which a ratio may be worse than in the baseline.
-    #[arg(long, default_value = "15")]
+    #[arg(long, value_name = "PERCENT", default_value = "15")]
     pub tolerance: f64,
+    /// Print the records, one JSON object a line, instead of the table.
+    #[arg(long, conflicts_with = "baseline")]
+    pub json: bool,
 }
 
 /// How to serve.
@@ -339,7 +383,7 @@ pub struct Serve {
     /// Address to serve: shm://name, shm:///path or rdma://host:port.
     #[arg(long)]
     pub address: Address,
-    /// The provider [default: from the address].
+    /// Provider to serve over [default: that of the address].
     #[arg(long, value_enum)]
     pub provider: Option<ProviderName>,
     /// Bytes of the receive ring. A body may have a quarter of it.
@@ -471,8 +515,6 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
@@ -481,7 +523,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 
     #[test]

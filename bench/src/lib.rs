@@ -33,6 +33,7 @@ pub mod handoff;
 mod hosts;
 pub mod html;
 pub mod inline;
+mod invocation;
 mod items;
 pub mod leave;
 mod load;

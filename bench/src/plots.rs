@@ -5,17 +5,15 @@ use std::fmt::Display;
 use plotters::{
     coord::Shift,
     prelude::{
-        BLACK, ChartBuilder, DrawingArea, IntoDrawingArea as _, IntoLogRange as _, LineSeries, PathElement,
-        Rectangle, SVGBackend, Text, WHITE,
+        ChartBuilder, DrawingArea, IntoDrawingArea as _, IntoLogRange as _, LineSeries, PathElement,
+        SVGBackend, Text, WHITE,
     },
     style::{Color as _, RGBColor},
 };
 
 use crate::{error::BenchError, report::Report};
 
-/// Of one plot, pixels.
-const SIZE: (u32, u32) = (860, 420);
-/// Lines and bars: told apart also without colour vision (Okabe and Ito's).
+/// Told apart also without colour vision (Okabe and Ito's). The page changes them where it is dark.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -90,7 +88,7 @@ impl Up {
             Self::Time => match y {
                 y if y >= 1e9 => format!("{} s", rounded(y / 1e9)),
                 y if y >= 1e6 => format!("{} ms", rounded(y / 1e6)),
-                y if y >= 1e3 => format!("{} us", rounded(y / 1e3)),
+                y if y >= 1e3 => format!("{} µs", rounded(y / 1e3)),
                 y => format!("{} ns", rounded(y)),
             },
             Self::Rate => format!("{}/s", thousands(y)),
@@ -117,10 +115,10 @@ fn rounded(x: f64) -> String {
 /// A number with a unit prefix.
 fn thousands(x: f64) -> String {
     match x {
-        x if x >= 1e9 => format!("{:.1} G", x / 1e9),
-        x if x >= 1e6 => format!("{:.1} M", x / 1e6),
+        x if x >= 1e9 => format!("{} G", rounded(x / 1e9)),
+        x if x >= 1e6 => format!("{} M", rounded(x / 1e6)),
         x if x >= 1e4 => format!("{:.0} k", x / 1e3),
-        x if x >= 1e3 => format!("{:.1} k", x / 1e3),
+        x if x >= 1e3 => format!("{} k", rounded(x / 1e3)),
         x => format!("{x:.0}"),
     }
 }
@@ -152,15 +150,47 @@ fn draw(
     Ok(svg)
 }
 
-/// Lines over something, on a logarithmic scale; a place on the x axis may be marked.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "at most seven lines, and powers of two"
-)]
+/// A size of a plot: the page shows the one that fits its width.
+struct Size {
+    class: &'static str,
+    pixels: (u32, u32),
+    /// Left of the plot, pixels.
+    left: u32,
+    font: u32,
+    /// At most so many labels below the plot.
+    labels_max: usize,
+}
+
+const SIZES: [Size; 2] = [
+    Size { class: "wide", pixels: (900, 340), left: 84, font: 17, labels_max: 24 },
+    Size { class: "narrow", pixels: (380, 300), left: 64, font: 15, labels_max: 8 },
+];
+
+/// Lines over something, on a logarithmic scale, for wide and for narrow pages; a place on the x axis may be marked. The
+/// caller writes title and legend.
 pub(crate) fn lines(
     title: &str,
+    axis: Axis,
+    up: Up,
+    lines: &[Line],
+    mark: Option<(f64, &str)>,
+) -> Result<String, BenchError> {
+    let mut text = String::new();
+    for size in &SIZES {
+        let svg = drawn(size, axis, up, lines, mark)?;
+        let class = format!(
+            "<svg class=\"{}\" role=\"img\" aria-label=\"{}\" ",
+            size.class,
+            title.replace('"', "&quot;")
+        );
+        text += &svg.replacen("<svg ", &class, 1);
+    }
+    Ok(text)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "powers of two")]
+fn drawn(
+    size: &Size,
     axis: Axis,
     up: Up,
     lines: &[Line],
@@ -170,17 +200,16 @@ pub(crate) fn lines(
     let (left, right) =
         if axis == Axis::Percentiles { (0.0, 5.0) } else { bounds(points().map(|(x, _)| *x)) };
     let (low, high) = bounds(points().map(|(_, y)| y.max(1.0)));
-    // Whole powers of ten, which are labelled; above the lines there is room for the legend.
-    let decade = |y: f64, up: bool| 10f64.powf(if up { y.log10().ceil() } else { y.log10().floor() });
-    let (low, high) = (decade(low, false), decade(high * 1.01, true));
-    let room = (high / low).powf(0.13 * lines.len().min(7) as f64);
-    draw(SIZE, |root| {
+    // Whole powers of ten, which are labelled.
+    let (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf((high * 1.01).log10().ceil()));
+    let font = ("sans-serif", size.font);
+    draw(size.pixels, |root| {
         let mut chart = ChartBuilder::on(root)
-            .caption(title, ("sans-serif", 20))
-            .margin(14)
-            .x_label_area_size(44)
-            .y_label_area_size(84)
-            .build_cartesian_2d(left..right, (low..high * room).log_scale())
+            .margin(8)
+            .margin_right(24)
+            .x_label_area_size(5 * size.font / 2)
+            .y_label_area_size(size.left)
+            .build_cartesian_2d(left..right, (low..high).log_scale())
             .map_err(failed)?;
         let labels = match axis {
             Axis::Percentiles => 6,
@@ -193,73 +222,26 @@ pub(crate) fn lines(
             .light_line_style(WHITE)
             .bold_line_style(GRID)
             .x_desc(axis.title())
-            .label_style(("sans-serif", 14))
-            .axis_desc_style(("sans-serif", 15))
-            .x_labels(labels)
+            .label_style(font)
+            .axis_desc_style(font)
+            .x_labels(labels.min(size.labels_max))
             .x_label_formatter(&|x| axis.label(*x))
             .y_label_formatter(&|y| up.label(*y))
             .draw()
             .map_err(failed)?;
         if let Some((x, name)) = mark {
-            let line = PathElement::new([(x, low), (x, high * room)], COLOURS[6].stroke_width(1));
+            let line = PathElement::new([(x, low), (x, high)], COLOURS[6].stroke_width(1));
             // Left of the line where right of it is no room.
             let at = x.min(right - 0.13 * (right - left));
-            let label =
-                Text::new(name.to_owned(), (at, low * (high * room / low).powf(0.06)), ("sans-serif", 14));
+            let label = Text::new(name.to_owned(), (at, low * (high / low).powf(0.12)), font);
             chart.draw_series([line]).map_err(failed)?;
             chart.draw_series([label]).map_err(failed)?;
         }
         for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-            let style = colour.stroke_width(2);
-            chart
-                .draw_series(
-                    LineSeries::new(line.points.iter().map(|(x, y)| (*x, y.max(1.0))), style).point_size(3),
-                )
-                .map_err(failed)?
-                .label(&*line.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+            let points = line.points.iter().map(|(x, y)| (*x, y.max(1.0)));
+            let series = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
+            chart.draw_series(series).map_err(failed)?;
         }
-        chart
-            .configure_series_labels()
-            .label_font(("sans-serif", 14))
-            .position(plotters::prelude::SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE)
-            .border_style(GRID)
-            .draw()
-            .map_err(failed)
-    })
-}
-
-/// A bar each, with where it lies with 95 % confidence; 1 is drawn as a line.
-pub(crate) fn ratios(title: &str, bars: &[(String, f64, [f64; 2])]) -> Result<String, BenchError> {
-    let (_, high) = bounds(bars.iter().map(|(_, ratio, [_, high])| ratio.max(*high)).chain([1.0]));
-    let count = bars.len().max(1);
-    let height = 90 + 48 * u32::try_from(count).unwrap_or(1);
-    draw((SIZE.0, height), |root| {
-        let rows = 0.0..f64::from(u32::try_from(count).unwrap_or(1));
-        let mut chart = ChartBuilder::on(root)
-            .caption(title, ("sans-serif", 20))
-            .margin(14)
-            .x_label_area_size(30)
-            .build_cartesian_2d(0.0..high * 1.15, rows.clone())
-            .map_err(failed)?;
-        let mut mesh = chart.configure_mesh();
-        mesh.light_line_style(WHITE).bold_line_style(GRID);
-        mesh.disable_y_mesh().disable_y_axis().label_style(("sans-serif", 14)).draw().map_err(failed)?;
-        for (index, ((name, ratio, [from, to]), colour)) in
-            bars.iter().zip(COLOURS.iter().cycle()).enumerate()
-        {
-            let top = rows.end - f64::from(u32::try_from(index).unwrap_or(0));
-            let bar = Rectangle::new([(0.0, top - 0.9), (*ratio, top - 0.5)], colour.mix(0.55).filled());
-            let whisker = PathElement::new([(*from, top - 0.7), (*to, top - 0.7)], BLACK.stroke_width(2));
-            chart.draw_series([bar]).map_err(failed)?;
-            chart.draw_series([whisker]).map_err(failed)?;
-            let text = format!("{name}: {ratio:.2} x ({from:.2} to {to:.2})");
-            let label = Text::new(text, (high * 0.005, top - 0.1), ("sans-serif", 14));
-            chart.draw_series([label]).map_err(failed)?;
-        }
-        let one = PathElement::new([(1.0, 0.0), (1.0, rows.end)], BLACK);
-        chart.draw_series([one]).map_err(failed)?;
         Ok(())
     })
 }
@@ -280,17 +262,15 @@ mod tests {
     fn plots_have_their_names_and_numbers() {
         let line = Line { name: "one line".to_owned(), points: vec![(0.0, 500.0), (1.0, 7e6)] };
         let svg = lines("a title", Axis::Percentiles, Up::Time, &[line], Some((1.0, "a mark"))).unwrap();
-        for text in ["<svg", "a title", "one line", "99.9", "a mark", "</svg>"] {
+        for text in ["class=\"wide\"", "class=\"narrow\"", "a title", "99.9", "10 ms", "a mark"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
-        let svg = ratios("beside", &[("ucx".to_owned(), 0.5, [0.4, 0.6])]).unwrap();
-        assert!(svg.contains("ucx: 0.50 x (0.40 to 0.60)"), "{svg}");
+        assert_eq!((svg.matches("<svg").count(), svg.matches("</svg>").count()), (2, 2));
     }
 
     #[test]
     fn empty_and_flat_plots_are_plots() {
         assert!(lines("nothing", Axis::Rate, Up::Rate, &[], None).is_ok());
-        assert!(ratios("nothing", &[]).is_ok());
         let flat = Line { name: "flat".to_owned(), points: vec![(6.0, 0.0)] };
         assert!(lines("flat", Axis::Bytes, Up::Bytes, &[flat], None).is_ok());
     }

@@ -102,6 +102,12 @@ pub struct Report {
     pub cpus: [usize; 2],
     /// False: it broke off, and this is what was measured before.
     pub is_complete: bool,
+    /// When the run began, in UTC: 2026-11-29 09:20.
+    #[serde(default)]
+    pub date: String,
+    /// The command line, without what only says how results are printed.
+    #[serde(default)]
+    pub command: String,
     /// What was built.
     pub commit: String,
     /// Where.
@@ -127,7 +133,10 @@ impl Report {
         let held = self.states.iter().map(|state| state.slices);
         let (most, all) = (held.clone().max().unwrap_or(0), held.sum::<usize>() + self.slices_left_out);
         (all >= SLICES_MIN && most < SLICES_MIN).then(|| {
-            format!("the host was never still: of {all} slices no state has {SLICES_MIN} (the most: {most}): run it again")
+            format!(
+                "too few comparable samples: the host kept moving the virtual cores, and of {all} slices no core placement \
+                 has {SLICES_MIN} (the most: {most}); run it again"
+            )
         })
     }
 }
@@ -334,7 +343,7 @@ mod tests {
         assert!(table.contains("0.70 x a ring") && table.contains(" [few]"), "{table}");
         assert!(table.contains("left out           12 slices") && report.warning().is_none());
         report.states.remove(0);
-        assert!(report.to_string().contains("WARNING            the host was never still: of 16 slices"));
+        assert!(report.to_string().contains("and of 16 slices no core placement has 7"));
         report.slices_left_out = 2;
         assert!(report.warning().is_none(), "few slices were asked for");
         report.floor_drift_pct = None;

@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::CommandFactory;
 use gimmal_engine::transport::Address;
 
 use crate::{
     advise,
     against::Goal,
     agree,
-    args::{Cli, Command, Cores, Format, Run, Serve, Touch},
+    args::{Cli, Command, Cores, Format, Run, Serve, Touch, command_line},
     beside,
     client::measure_job,
     csv,
@@ -59,8 +58,8 @@ pub fn run(mut cli: Cli) -> Result<(), BenchError> {
             let chaos = Chaos { duration, restart, interval };
             finish(&run, soak::soak(&run, window_of(window)?, &chaos)?, true)
         }
-        Command::Agree { files, within } => {
-            let wrong = agree::tell(&read_all(&files)?, within)?;
+        Command::Agree { files, within, json } => {
+            let wrong = agree::tell(&read_all(&files)?, within, json)?;
             let (number, what) = (wrong.len(), wrong.join("\n  "));
             if number == 0 { Ok(()) } else { Err(BenchError::Suite { number, what }) }
         }
@@ -71,11 +70,14 @@ pub fn run(mut cli: Cli) -> Result<(), BenchError> {
             Ok(())
         }
         Command::Suite(suite) => suite::run(&suite),
-        Command::Advise { files } => out::text(advise::tell(&read_all(&files)?.concat())),
+        Command::Advise { files, json } => {
+            let records = read_all(&files)?.concat();
+            if json { records.iter().try_for_each(advise::print) } else { out::text(advise::tell(&records)) }
+        }
         Command::Results { files } => out::text(results::page(&files)?),
         Command::Serve(serve) => server(&serve),
         Command::Pages { folder } => {
-            pages::write(Cli::command(), &folder).map_err(BenchError::system("writing the pages"))
+            pages::write(command_line(), &folder).map_err(BenchError::system("writing the pages"))
         }
     }
 }
@@ -123,8 +125,7 @@ pub(crate) fn print(run: &Run, report: &Report, is_first: bool) -> Result<(), Be
         }
     }
     if run.json {
-        let text = serde_json::to_string(report);
-        out::line(text.map_err(|error| BenchError::system("writing a record")(error))?)
+        out::json(report)
     } else if run.csv {
         out::text(csv::lines(report, is_first))
     } else if run.format == Some(Format::Perftest) {

@@ -7,6 +7,7 @@
 //! A run without a core placement of enough slices is repeated.
 
 use std::{
+    fmt,
     io::Write as _,
     path::{Path, PathBuf},
     process,
@@ -20,7 +21,7 @@ use crate::{
     args::{Cli, Command, Suite},
     environment::Environment,
     error::BenchError,
-    html, out,
+    html, invocation, out,
     record::time,
     regress,
     report::{self, Report},
@@ -112,19 +113,27 @@ pub(crate) fn run(suite: &Suite) -> Result<(), BenchError> {
     let mut save = suite.save.as_deref().map(Saved::create).transpose()?;
     let (mut records, mut broken) = (Vec::new(), Vec::new());
     let mut left: Vec<&str> = file.run.iter().map(|Line { line }| &**line).collect();
+    // Standard output has the records alone where a program reads it.
+    let say = |text: fmt::Arguments<'_>| {
+        if !suite.json {
+            return out::line(text);
+        }
+        eprintln!("gimmal-bench: {text}");
+        Ok(())
+    };
     for repeat in 0..=REPEATS {
         let mut restless = Vec::new();
         rounds(&left, &more, |line, (made, why)| {
             if made.iter().any(|report| report.warning().is_some()) {
                 if why.is_none() && repeat < REPEATS {
-                    out::line(format_args!("  the host was not still during \"{line}\": it is run again"))?;
+                    say(format_args!("  too few comparable samples of \"{line}\": it is run again"))?;
                     restless.push(line);
                     return Ok(());
                 }
-                out::line(format_args!("  the host was not still during \"{line}\": do not compare it"))?;
+                say(format_args!("  too few comparable samples of \"{line}\": do not compare it"))?;
             }
             for report in &made {
-                out::line(summary(report))?;
+                if suite.json { out::json(report) } else { out::line(summary(report)) }?;
             }
             broken.extend(why.map(|why| format!("{line}: {why}")));
             save.as_mut().map_or(Ok(()), |save| save.add(&made))?;
@@ -136,15 +145,18 @@ pub(crate) fn run(suite: &Suite) -> Result<(), BenchError> {
     for counted in &file.instructions {
         match instructions(counted) {
             Ok(report) => {
-                out::line(format_args!("{:<52} {:>9} instructions a round", report.layer, report.count))?;
+                say(format_args!("{:<52} {:>9} instructions a round", report.layer, report.count))?;
+                if suite.json {
+                    out::json(&report)?;
+                }
                 save.as_mut().map_or(Ok(()), |save| save.add(std::slice::from_ref(&report)))?;
                 records.push(report);
             }
-            Err(why) => out::line(format_args!("{:<52} SKIP {why}", counted.name))?,
+            Err(why) => say(format_args!("{:<52} SKIP {why}", counted.name))?,
         }
     }
     for warning in report::warnings(&records) {
-        out::line(format_args!("WARNING {warning}"))?;
+        say(format_args!("WARNING {warning}"))?;
     }
     if let Some(page) = &suite.page {
         std::fs::write(page, html::page(&[records.clone()])?)
@@ -225,6 +237,8 @@ fn instructions(counted: &Counted) -> Result<Report, String> {
         layer: counted.name.clone(),
         count: difference / (many - few),
         is_complete: true,
+        date: invocation::date(),
+        command: invocation::command(),
         commit: env!("GIMMAL_COMMIT").to_owned(),
         environment: Environment::read(Path::new("/"), 0),
         ..Report::default()

@@ -9,6 +9,7 @@
 mod attack;
 pub mod child;
 pub mod conformance;
+pub mod help;
 mod hostile;
 mod raw;
 mod skip;
