@@ -350,6 +350,20 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
 ///
 /// Polled by reference it is cancel safe: `&mut call` may be polled, left and polled again, and no answer is lost. Dropping a call with
 /// streams gives them up: nothing that is done to its [`Sink`](crate::Sink) afterwards is taken for the end of the upload.
+///
+/// ```
+#[doc = include_str!("doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let _server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-call")?;
+/// use gimmal::Client;
+///
+/// let client = HelloClient::new(Client::connect("mem://doc-call")?);
+/// let (one, other) = (client.hello("Ada".into()), client.hello("Eve".into())); // both are in flight
+/// assert_eq!(one.wait()?, "Hello, Ada!"); // or `one.await?`
+/// drop(other); // cancels it
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a call that is dropped is cancelled: await it, or wait for it"]
 pub struct Call<C: Channel, D, O, S = ()> {
     /// Before the ticket, so that streams are given up before the call is cancelled.

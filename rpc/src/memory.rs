@@ -40,6 +40,35 @@ pub(crate) type Ended = Result<Accessed, TransportError>;
 /// reconnect the client asks for it again. Any other access is refused, not run. Several accesses may be in flight, as
 /// many as `window`, in no order among themselves or with calls. Wait for one before the next that depends on it.
 /// Offsets are bytes.
+///
+/// ```
+/// # use std::sync::{Arc, OnceLock};
+/// # use gimmal_rpc::{self as gimmal, Client, Cx, Server, engine::transport::Exposed};
+/// use gimmal::{Channel as _, memory::RemoteMemory};
+///
+/// # #[gimmal_rpc::service(crate = gimmal_rpc)]
+/// # trait Counters { async fn open(&self, cx: &Cx) -> Result<RemoteMemory, String>; }
+/// # #[derive(Default)]
+/// # struct Shared(OnceLock<Arc<Exposed>>);
+/// # impl Counters for Shared {
+/// // A handler, which keeps what it exposed in `self`:
+/// async fn open(&self, cx: &Cx) -> Result<RemoteMemory, String> {
+///     let exposed = self.0.get_or_init(|| cx.expose(4096).expect("4 KiB of memory"));
+///     cx.show(exposed).await.map_err(|error| error.to_string())
+/// }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let _server = Server::builder().service(serve_counters(Shared::default())).listen("mem://doc-memory")?;
+/// # let client = CountersClient::new(Client::connect("mem://doc-memory")?);
+///
+/// // Its caller:
+/// let (memory, channel) = (client.open().wait()?, client.channel());
+/// assert_eq!(memory.fetch_add(channel, 8, 5).wait()?, 0); // or `.await`; returns the word as it was
+/// let loan = memory.read(channel, 8, channel.loan(8)?).wait()?;
+/// assert_eq!(loan[0], 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Shape)]
 #[shape(crate = crate)]
 pub struct RemoteMemory {

@@ -15,6 +15,19 @@ use crate::{
 };
 
 /// A service as the server sees it. `#[service]` implements it; by hand it is a dynamic service.
+///
+/// ```
+#[doc = include_str!("doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use gimmal::Service;
+///
+/// let service = serve_hello(Greeter); // made by `#[service]` on the trait `Hello`
+/// assert_eq!(service.methods()[0].name, "hello");
+/// let server = gimmal::Server::builder().service(service).listen("mem://doc-service")?;
+/// # drop(server);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Service: Send + Sync + 'static {
     /// Its methods; fixed. Their places are the `method` of the calls below.
     fn methods(&self) -> &'static [Method];

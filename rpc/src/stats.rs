@@ -12,6 +12,21 @@ macro_rules! counters {
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
         /// What was counted so far. Each number is exact; together they may be a turn apart.
+        ///
+        /// ```
+        #[doc = include_str!("doc/hello.txt")]
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let _server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-stats")?;
+        /// let client = gimmal::Client::connect("mem://doc-stats")?;
+        /// # HelloClient::new(client.clone()).hello("world".into()).wait()?;
+        /// let stats = client.stats(); // or those of a server
+        /// assert_eq!((stats.calls, stats.failed), (1, 0));
+        /// for (name, value) in stats.fields().into_iter().filter(|(_, value)| *value > 0) {
+        ///     println!("{name} {value}");
+        /// }
+        /// # Ok(())
+        /// # }
+        /// ```
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[non_exhaustive]
         pub struct Stats { $($(#[doc = $doc])* pub $name: u64,)* }

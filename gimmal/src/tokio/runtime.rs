@@ -20,6 +20,32 @@ use gimmal_rpc::{Runtime, runtime::BoxFuture};
 /// A tokio runtime for the handlers of a server. See [`ServerBuilder::runtime`](crate::ServerBuilder::runtime).
 ///
 /// A clone is the same runtime. A `Tokio` does not keep it alive.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use gimmal::{Cx, Server, tokio::Tokio};
+///
+/// # #[gimmal::service]
+/// # trait Nap { async fn nap(&self, cx: &Cx) -> String; }
+/// # struct Napper;
+/// # impl Nap for Napper {
+/// // A handler, which may use all of tokio:
+/// async fn nap(&self, _: &Cx) -> String {
+///     tokio::time::sleep(Duration::from_millis(1)).await;
+///     "rested".to_owned()
+/// }
+/// # }
+/// # #[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///
+/// let server = Server::builder().service(serve_nap(Napper)).runtime(Tokio::current()?).listen("mem://doc-tokio")?;
+/// let client = NapClient::new(gimmal::connect("mem://doc-tokio")?);
+/// assert_eq!(client.nap().await?, "rested");
+/// # drop(server);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Tokio(Handle);
 

@@ -21,6 +21,28 @@ use crate::local::LocalServer;
 ///
 /// # Panics
 /// Outside of a tokio runtime, and in one without `enable_io`.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use gimmal::{Cx, Server, tokio::{Tokio, serve_until}};
+///
+/// # #[gimmal::service]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+///
+/// let builder = Server::builder().service(serve_hello(Greeter)).runtime(Tokio::current()?);
+/// let server = builder.listen_local("mem://doc-serve-until")?;
+/// let signal = tokio::time::sleep(Duration::from_millis(10)); // or tokio::signal::ctrl_c()
+/// assert!(serve_until(server, signal, Duration::from_secs(60)).await?, "every handler has ended");
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub async fn serve_until(server: LocalServer, signal: impl Future, timeout: Duration) -> io::Result<bool> {
     let alarm = server.alarm()?;
     let readable = Readable::new(alarm.as_fd().try_clone_to_owned()?)?;

@@ -39,6 +39,28 @@ pub struct Streams(Arc<Queue>);
 /// Where the streams that clients open come out. Made by [`serve`].
 ///
 /// Dropped, it drops the streams that wait in it, and later ones are refused as unavailable.
+///
+/// ```
+/// use tokio::io::AsyncReadExt as _;
+///
+/// # #[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (streams, mut incoming) = gimmal_io::serve(16); // at most 16 wait to be accepted
+/// let server = gimmal::serve("mem://doc-io-incoming", streams)?;
+/// # let client = gimmal::connect("mem://doc-io-incoming")?;
+/// # drop(gimmal_io::open(&client, "log"));
+/// # let server = Some(server);
+/// while let Some((name, mut stream)) = incoming.accept().await {
+///     let mut text = String::new();
+///     // Its client may have given it up.
+///     let read = stream.read_to_string(&mut text).await;
+///     println!("{name}: {read:?}");
+/// #     break;
+/// }
+/// # drop(server);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Incoming(Arc<Queue>);
 
 impl fmt::Debug for Streams {

@@ -24,6 +24,31 @@ pub(crate) static METHODS: [Method; 1] =
 /// told by the first read, or a later write.
 ///
 /// The name says what the stream is for. It must fit in a message.
+///
+/// ```
+/// use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+///
+/// # #[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (streams, mut incoming) = gimmal_io::serve(16);
+/// # let _server = gimmal::serve("mem://doc-io-open", streams)?;
+/// let client = gimmal::connect("mem://doc-io-open")?;
+/// let mut stream = gimmal_io::open(&client, "echo");
+/// stream.write_all(b"hello").await?;
+/// stream.shutdown().await?;
+/// # let (_, mut accepted) = incoming.accept().await.ok_or("the server is gone")?;
+/// # tokio::spawn(async move {
+/// #     let mut heard = Vec::new();
+/// #     accepted.read_to_end(&mut heard).await?;
+/// #     accepted.write_all(&heard).await?;
+/// #     accepted.shutdown().await
+/// # });
+/// let mut heard = String::new();
+/// stream.read_to_string(&mut heard).await?;
+/// assert_eq!(heard, "hello");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub fn open(client: &Client, name: &str) -> Duplex {
     let (beside, ends) = caller_ends::<Raw, Vec<u8>, Vec<u8>>(true);

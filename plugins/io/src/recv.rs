@@ -15,6 +15,26 @@ use crate::{error::of_read, held::Held};
 ///
 /// No bytes mean the end of the stream: the writer finished it, and everything was read. Dropped before that, it stops the writer with
 /// code 0.
+///
+/// ```
+/// # #[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (streams, mut incoming) = gimmal_io::serve(16);
+/// # let _server = gimmal::serve("mem://doc-io-recv", streams)?;
+/// # let client = gimmal::connect("mem://doc-io-recv")?;
+/// # let (_recv, mut send) = gimmal_io::open(&client, "upload").into_split();
+/// # send.write(b"all of it").await?;
+/// # send.finish();
+/// let (name, stream) = incoming.accept().await.ok_or("the server is gone")?;
+/// let (mut recv, _send) = stream.into_split();
+/// let mut bytes = Vec::new();
+/// while let Some(chunk) = recv.read_chunk().await? { // as it arrived, without a copy
+///     bytes.extend_from_slice(&chunk);
+/// }
+/// assert_eq!((&*name, &*bytes), ("upload", &b"all of it"[..]));
+/// # Ok(())
+/// # }
+/// ```
 pub struct RecvStream {
     stream: ByteStream,
     held: Arc<Held>,

@@ -16,6 +16,23 @@ use crate::{error::of_write, held::Held};
 /// A write returns when the bytes are in the stream's buffer here, and waits while the reader is behind. Dropped without
 /// [`SendStream::finish`], it finishes. It resets with code 0 while the thread panics, and if the reader was dropped before it and had
 /// not read everything that was there.
+///
+/// ```
+/// # #[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (streams, mut incoming) = gimmal_io::serve(16);
+/// # let _server = gimmal::serve("mem://doc-io-send", streams)?;
+/// # let client = gimmal::connect("mem://doc-io-send")?;
+/// let (_recv, mut send) = gimmal_io::open(&client, "upload").into_split();
+/// send.write(b"all of it").await?;
+/// send.finish(); // the reader gets everything, then the end
+/// # let (_, accepted) = incoming.accept().await.ok_or("the server is gone")?;
+/// # let (mut recv, _send) = accepted.into_split();
+/// # assert_eq!(recv.read_chunk().await?.as_deref(), Some(&b"all of it"[..]));
+/// # assert_eq!(recv.read_chunk().await?, None);
+/// # Ok(())
+/// # }
+/// ```
 pub struct SendStream {
     /// Without one, opening failed.
     sink: Option<ByteSink>,

@@ -20,6 +20,21 @@ use crate::{
 
 /// A channel that makes a call a second time when its answer takes longer than `after`, and its method is
 /// `#[idempotent]`. Of use around a channel over several servers.
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let _server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-hedge")?;
+/// use std::time::Duration;
+///
+/// use gimmal::{balance::Balanced, layer::Hedge};
+///
+/// let servers = vec!["mem://doc-hedge".to_owned()]; // of use with several
+/// let channel = Hedge::new(Balanced::builder().connect(servers)?, Duration::from_millis(20));
+/// assert_eq!(HelloClient::new(channel).hello("world".into()).wait()?, "Hello, world!");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Hedge<C> {
     channel: C,

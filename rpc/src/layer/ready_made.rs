@@ -198,6 +198,23 @@ pub struct MethodMetrics {
 }
 
 /// Counts calls and their time, by method. Clones share it. A lock and a look at the clock for each call.
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use gimmal::layer::{Guarded, Metrics};
+///
+/// let metrics = Metrics::default();
+/// let service = Guarded::new(serve_hello(Greeter), metrics.clone()); // for a client: `Layered::new(channel, metrics.clone())`
+/// let server = gimmal::Server::builder().service(service).listen("mem://doc-metrics")?;
+/// # let client = HelloClient::new(gimmal::Client::connect("mem://doc-metrics")?);
+/// # client.hello("world".into()).wait()?;
+/// // Give this text to whatever serves `/metrics`.
+/// let text = Metrics::joined(&[metrics.prometheus("server"), server.stats().prometheus("server")]);
+/// assert!(text.contains("gimmal_call_seconds"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     methods: Arc<Mutex<BTreeMap<(&'static str, &'static str), MethodMetrics>>>,

@@ -39,6 +39,20 @@ impl Default for RetryPolicy {
 /// A channel that makes failed calls again; see the module. A deadline is for all attempts together.
 ///
 /// Calls with loans or streams are made once: what they carry is used up.
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let _server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-retry")?;
+/// use gimmal::{CallOptions, Client, layer::{Retry, RetryPolicy}};
+///
+/// let channel = Retry::new(Client::connect("mem://doc-retry")?, RetryPolicy { attempts: 3, ..RetryPolicy::default() });
+/// // During a restart, calls wait for the new server instead of failing at once.
+/// let client = HelloClient::new(channel).with_options(CallOptions::default().wait_for_ready());
+/// assert_eq!(client.hello("world".into()).wait()?, "Hello, world!");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Retry<C> {
     channel: C,
