@@ -25,7 +25,8 @@ use crate::{
     error::Error,
     head::{self, HEAD_BYTES_MAX},
     messages::{self, Arrived, Asked, BESIDE, CALL, Contents, EXCHANGE, Item, METHODS, Piece, READY, Wire},
-    outgoing::{BoxError, Gathered, Pieces, Pumped, Upload, gather},
+    outgoing::{BoxError, Gathered, Pumped, Upload, gather},
+    pieces::Pieces,
     rules,
     timeout::Timeout,
 };

@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
         self.rest.split_off(..usize::from(length)).ok_or(EARLY)
     }
 
-    /// The same bytes, shared.
+    /// Shares `bytes`, a part of the message.
     fn shared(&self, bytes: &[u8]) -> Bytes {
         self.message.slice_ref(bytes)
     }

@@ -47,6 +47,7 @@ mod messages;
 mod names;
 mod outgoing;
 mod peer;
+mod pieces;
 mod rules;
 mod serve;
 mod timeout;

@@ -16,7 +16,7 @@ use http::{HeaderMap, request, response};
 
 use crate::{
     head::{self, Unread, Writer},
-    outgoing::Pieces,
+    pieces::Pieces,
 };
 
 /// Requests whose body is in the message; those whose body goes on as items; and a question whether the server is there.

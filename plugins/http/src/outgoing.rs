@@ -16,42 +16,13 @@ use http::HeaderMap;
 use http_body::Body;
 use tokio::sync::oneshot;
 
-use crate::messages::Piece;
+use crate::{messages::Piece, pieces::Pieces};
 
 /// What errors of bodies become.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Most bytes of an item: what a reader holds is counted in items.
 pub(crate) const PIECE_BYTES_MAX: usize = 32 << 10;
-
-/// Pieces of data. Most bodies have one, for which nothing is allocated.
-#[derive(Debug, Default)]
-pub(crate) struct Pieces {
-    first: Bytes,
-    more: Vec<Bytes>,
-}
-
-impl Pieces {
-    fn push(&mut self, data: Bytes) {
-        if self.first.is_empty() && self.more.is_empty() {
-            self.first = data;
-        } else {
-            self.more.push(data);
-        }
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Bytes> {
-        std::iter::once(&self.first).chain(&self.more)
-    }
-}
-
-impl FromIterator<Bytes> for Pieces {
-    fn from_iter<I: IntoIterator<Item = Bytes>>(data: I) -> Self {
-        let mut pieces = Self::default();
-        data.into_iter().for_each(|data| pieces.push(data));
-        pieces
-    }
-}
 
 /// What of a body was there at once.
 #[derive(Debug, Default)]

@@ -22,8 +22,9 @@ use crate::{
     body::{Body, Streamed},
     head::{self, HEAD_BYTES_MAX, Unread},
     messages::{self, Answered, BESIDE, Broken, EXCHANGE, Item, METHODS, Piece, Wire},
-    outgoing::{BoxError, Pieces, Pumped, Sent, gather},
+    outgoing::{BoxError, Pumped, Sent, gather},
     peer::Peer,
+    pieces::Pieces,
     rules,
     timeout::Timeout,
 };

@@ -19,7 +19,7 @@ use std::{
 
 pub use call::WorldCall;
 use gimmal_engine::{
-    App as _, Config as EngineConfig, Inline,
+    App as _, Inline,
     transport::{
         Address, CloseReason, ConnId, ConnectOptions, Connecting as _, Incoming as _, ListenOptions,
         Listener as _, PortConfig, Provider, Time,
@@ -72,9 +72,7 @@ pub(crate) fn node<P: Provider>(
 
 pub(crate) fn config(serving_max: usize) -> Config {
     let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
-    let engine = EngineConfig { port, ..EngineConfig::default() };
-    Config {
-        engine,
+    let mut config = Config {
         window: 8,
         waiting_max: 16,
         serving_max,
@@ -82,7 +80,9 @@ pub(crate) fn config(serving_max: usize) -> Config {
         // The side that only calls takes a little more.
         message_bytes_max: if serving_max == 1 { 31_000 } else { 30_000 },
         ..Config::default()
-    }
+    };
+    config.engine.port = port;
+    config
 }
 
 /// Turns that a handshake may take.

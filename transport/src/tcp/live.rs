@@ -66,8 +66,8 @@ pub(super) struct Live {
     /// Since when the peer has not heard of all its credit.
     pub(super) untold_since: Option<Time>,
     idle_looks: u32,
-    /// The last call took all that the socket had, so the next look makes none: what comes meanwhile is found by the look after it,
-    /// and one who sleeps as soon as there is nothing asks the socket once a frame.
+    /// The last call took all that the socket had, so the next look makes none. Bytes that arrive meanwhile are found by the look
+    /// after it, and a worker that sleeps at once asks the socket once a frame.
     is_drained: bool,
 }
 

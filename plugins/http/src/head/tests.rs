@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     messages::{self, Answered, Arrived, Asked, Wire},
-    outgoing::Pieces,
+    pieces::Pieces,
 };
 use gimmal_rpc::codec::{Compose as _, Encode as _};
 
