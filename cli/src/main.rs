@@ -12,11 +12,12 @@
 //!   ├───► live                        call: a server's methods, and calls by hand
 //!   └───► top                         top, health: a server's counters, connections and health
 //! ```
-//! Exit codes: 0 all is well, 1 something needed is wrong, 2 the command line is.
+//! The texts of the command line are the source of the man pages, too.
 
 #![forbid(unsafe_code)]
 
 mod connect;
+mod counters;
 mod credentials;
 mod devices;
 mod doctor;
@@ -32,16 +33,23 @@ mod tunnel;
 
 use std::{error::Error, io, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     credentials::{Credentials, in_options},
     machine::Live,
 };
 
-/// Checks this machine for RDMA and shared memory, and looks at live gimmal servers.
+/// Ends the long help of every command.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  The command succeeded; doctor: nothing needed is wrong; health, top: the server serves.
+  1  The command failed, or what it checked is wrong. Standard error says why.
+  2  The command line is wrong.";
+
+/// Checks this machine, calls live gimmal servers, and carries traffic to and from them.
 #[derive(Debug, Parser)]
-#[command(name = "gimmal", version)]
+#[command(name = "gimmal", version, max_term_width = 100)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -49,74 +57,79 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Checks what a connection needs. Names each problem and the command that fixes it.
+    /// Checks what a connection needs, and names the command that fixes each problem.
     Doctor {
         /// Also connect to this peer: rdma://host:port, tcp://host:port, tcp+tls://host:port, shm://name or gimmal://host:port.
         url: Option<doctor::Peer>,
-        /// Print JSON.
+        /// Print one JSON object.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         credentials: Credentials,
         /// Milliseconds to wait for the peer.
-        #[arg(long, default_value_t = 5000)]
+        #[arg(long, value_name = "MS", default_value_t = 5000)]
         timeout_ms: u64,
     },
-    /// Asks a live server for its health. Exit code 0: it serves. 1: it does not, or does not answer.
+    /// Asks a live server whether it serves. The exit code is the answer.
     Health {
         #[command(flatten)]
         server: live::Server,
-        /// One of its services, by name [default: the server as a whole].
-        #[arg(long, default_value = "", hide_default_value = true)]
+        /// Ask for this service, by name [default: the server as a whole].
+        #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
         service: String,
-        /// Print JSON.
+        /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Lists the methods of a live server, or calls one: `gimmal call shm://name Service.method 1 text [2,3]`.
+    /// Calls a method of a live server, or lists its methods.
+    ///
+    /// For example: gimmal call shm://files Files.list '""' 0
     Call {
         #[command(flatten)]
         server: live::Server,
-        /// The method to call, Service.method. Without it, all methods are listed.
+        /// Method to call, as Service.method [default: list all methods].
         method: Option<String>,
-        /// Arguments as JSON; text needs no quotes. A raw method gets the bytes as typed. Items that the method reads are
-        /// lines of standard input.
+        /// Arguments as JSON; text needs no quotes.
+        ///
+        /// A raw method gets the bytes as typed. Items that the method reads are lines of standard input.
         arguments: Vec<String>,
-        /// The text of an argument that is bulk.
-        #[arg(long)]
+        /// Text of the argument that is bulk.
+        #[arg(long, value_name = "TEXT")]
         bulk: Option<String>,
-        /// Print one object with the answer or the error, and the metadata.
+        /// Print JSON: the answer or the error with its metadata, a line for each item, or the list of methods.
         #[arg(long)]
         json: bool,
     },
-    /// Prints the services of a live server as Rust traits, with their types.
+    /// Prints the services of a live server as Rust traits with their types.
     Describe {
         #[command(flatten)]
         server: live::Server,
-        /// Print the methods and their schemas as JSON.
+        /// Print the methods and their schemas as one JSON array.
         #[arg(long)]
         json: bool,
     },
-    /// Shows a live server: connections, counters, health.
+    /// Shows the connections, counters and health of a live server, again and again.
     Top {
         #[command(flatten)]
         server: live::Server,
-        /// Print a line of JSON for each update.
+        /// Print one JSON object a line for each update.
         #[arg(long)]
         json: bool,
         /// Milliseconds between two updates.
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, value_name = "MS", default_value_t = 1000)]
         interval_ms: u64,
         /// Number of updates [default: no limit].
-        #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+        #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
         count: u64,
     },
-    /// Carries HTTP/2, gRPC included, to a server of gimmal, or from one to a server of HTTP/2, until SIGTERM:
-    /// `gimmal edge --listen http://0.0.0.0:50051 --to shm://greeter`.
+    /// Carries HTTP/2, gRPC included, to or from a gimmal server, until SIGTERM.
+    ///
+    /// For example: gimmal edge --listen http://0.0.0.0:50051 --to shm://greeter
     Edge(edge::Edge),
-    /// Carries connections of programs that nobody changes over one connection of gimmal, until SIGTERM. At the programs:
-    /// `gimmal tunnel --listen tcp:127.0.0.1:6379 --to rdma://db:7471/redis`. At their servers:
-    /// `gimmal tunnel --listen rdma://0.0.0.0:7471 --map redis=tcp:127.0.0.1:6379`.
+    /// Carries connections of unchanged programs over one gimmal connection, until SIGTERM.
+    ///
+    /// At the programs: gimmal tunnel --listen tcp:127.0.0.1:6379 --to rdma://db:7471/redis.
+    /// At their servers: gimmal tunnel --listen rdma://0.0.0.0:7471 --map redis=tcp:127.0.0.1:6379.
     Tunnel(tunnel::Tunnel),
     /// Writes the manual pages and the completions of shells to a folder.
     #[command(hide = true)]
@@ -124,16 +137,22 @@ enum Command {
         /// The folder.
         folder: PathBuf,
     },
-    /// Lists RDMA devices, their ports and GIDs.
+    /// Lists RDMA devices with their limits, ports and GIDs.
     Devices {
-        /// Print JSON.
+        /// Print one JSON array.
         #[arg(long)]
         json: bool,
     },
 }
 
+/// The command line with the exit codes below the long help of every command.
+fn command_line() -> clap::Command {
+    Args::command().after_long_help(EXIT_CODES).mut_subcommands(|command| command.after_long_help(EXIT_CODES))
+}
+
 fn main() -> ExitCode {
-    match run(Args::parse().command) {
+    let args = Args::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
+    match run(args.command) {
         Ok(is_well) => ExitCode::from(u8::from(!is_well)),
         Err(error) if is_unread(&*error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -195,7 +214,7 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
             tunnel::run(&tunnel)
         }
         Command::Pages { folder } => {
-            pages::write(Args::command(), &folder)?;
+            pages::write(command_line(), &folder)?;
             Ok(true)
         }
         Command::Devices { json } => {

@@ -291,7 +291,7 @@ fn openssl_shakes_hands_with_a_tunnel() {
 }
 
 fn edge(listen: &str, to: &str, more: &[String]) -> Running {
-    Running::start(&with(&["edge", "--listen", listen, "--to", to, "--drain-s", "5"], more))
+    Running::start(&with(&["edge", "--listen", listen, "--to", to, "--drain-s", "5", "--json"], more))
 }
 
 /// A connection of HTTP/2 under TLS, of a client that shows `shown`.

@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 
 fn edge(listen: &str, to: &str) -> Running {
-    Running::start(&["edge", "--listen", listen, "--to", to, "--drain-s", "5"])
+    Running::start(&["edge", "--listen", listen, "--to", to, "--drain-s", "5", "--json"])
 }
 
 /// Sends the body back, with a trailer that has its length.

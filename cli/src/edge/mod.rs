@@ -11,13 +11,7 @@ mod leave;
 mod options;
 mod secure;
 
-use std::{
-    error::Error,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{error::Error, sync::Arc};
 
 pub(crate) use self::options::Edge;
 use self::options::{Counts, Http};
@@ -33,14 +27,6 @@ pub(crate) fn run(edge: &Edge) -> Result<bool, Box<dyn Error>> {
             _ => Err("one of --listen and --to is http://address:port or https://address:port, the other a URL of gimmal".into()),
         }
     })?;
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    println!(
-        "{{\"connections\":{},\"untrusted\":{},\"requests\":{},\"failed\":{},\"refused\":{},\"drained\":{is_drained}}}",
-        read(&counts.connections),
-        read(&counts.untrusted),
-        read(&counts.requests),
-        read(&counts.failed),
-        read(&counts.refused),
-    );
+    counts.print(is_drained, edge.json);
     Ok(is_drained)
 }

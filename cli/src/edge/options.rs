@@ -7,28 +7,31 @@ use std::{
 
 use gimmal_transport::Tls;
 
-use crate::credentials::Credentials;
+use crate::{counters, credentials::Credentials};
 
 /// Where an edge listens, where it goes, and its limits.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Edge {
-    /// Listen here: http://address:port for HTTP/2 in clear text, https://address:port for HTTP/2 under TLS, or a URL of gimmal.
-    #[arg(long)]
+    /// Listen here: http://address:port for HTTP/2 in clear text, https://address:port for HTTP/2 under TLS, or a gimmal URL.
+    #[arg(long, value_name = "URL")]
     pub(super) listen: String,
-    /// Send requests here: the other kind of address. Certificates are for both sides, where both have TLS.
-    #[arg(long)]
+    /// Send requests to this address, which is of the other kind. Certificates are for both sides, where both have TLS.
+    #[arg(long, value_name = "URL")]
     pub(super) to: String,
     #[command(flatten)]
     pub(super) credentials: Credentials,
-    /// Requests at once; one more is answered with 503.
-    #[arg(long, default_value_t = 1024)]
+    /// Requests in flight at most. One more is answered with status 503.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) requests_max: usize,
-    /// Connections of HTTP/2 at once; more wait to be accepted.
-    #[arg(long, default_value_t = 1024)]
+    /// HTTP/2 connections at most. More wait to be accepted.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) connections_max: usize,
-    /// Seconds for requests in flight after SIGTERM or SIGINT.
-    #[arg(long, default_value_t = 30)]
+    /// Seconds that requests in flight may take after SIGTERM or SIGINT.
+    #[arg(long, value_name = "S", default_value_t = 30)]
     pub(super) drain_s: u64,
+    /// Print the counters at the end as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// The side of HTTP/2.
@@ -85,5 +88,17 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Prints all of them.
+    pub(super) fn print(&self, is_drained: bool, as_json: bool) {
+        let all = [
+            ("connections", &self.connections),
+            ("untrusted", &self.untrusted),
+            ("requests", &self.requests),
+            ("failed", &self.failed),
+            ("refused", &self.refused),
+        ];
+        counters::print(&all, is_drained, as_json);
     }
 }

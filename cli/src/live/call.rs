@@ -122,7 +122,7 @@ pub(super) fn call(client: &Client, info: &MethodInfo, given: &Given<'_>) -> Don
         .ok_or_else(|| format!("{} is not spoken here: postcard, bincode and messagepack are", info.codec))?;
     let body = arguments(info, schema, wire, given.arguments)?;
     if schema.up.is_some() || schema.down.is_some() {
-        return streamed(client, method, (schema, wire), &body);
+        return streamed(client, method, (schema, wire), &body, given.is_whole);
     }
     let loan = match (schema.takes_bulk, given.bulk) {
         (true, Some(text)) if !text.is_empty() => {
@@ -155,10 +155,7 @@ fn ended(
         ResponseStatus::Failed(failure) => Err(failure.to_string().into()),
         ResponseStatus::Error => {
             let error = shown(true, body).ok_or(unread)?;
-            if given.is_whole {
-                writeln!(io::stdout(), "{}", json!({ "error": error.clone(), "metadata": metadata }))?;
-            }
-            Err(format!("the method failed: {error}").into())
+            refused(&error, given.is_whole.then(|| json!({ "error": error, "metadata": metadata })))
         }
         ResponseStatus::Ok => {
             if is_raw && !given.is_whole {
@@ -177,12 +174,27 @@ fn ended(
     }
 }
 
+/// Ends a call that the method answered with an error of its own, and prints it for programs.
+fn refused(error: &Value, printed: Option<Value>) -> Done {
+    if let Some(printed) = printed {
+        writeln!(io::stdout(), "{printed}")?;
+    }
+    Err(format!("the method failed: {error}").into())
+}
+
 fn noted(metadata: &Metadata) -> Map<String, Value> {
     metadata.iter().map(|(key, value)| (key.to_owned(), bytes(value))).collect()
 }
 
-/// A call with streams: a line of standard input is an item, and an item that comes is a line of standard output.
-fn streamed(client: &Client, method: &'static Method, (schema, wire): (&Schema, Wire), body: &[u8]) -> Done {
+/// A call with streams: a line of standard input is an item, and an item that arrives is a line of standard output. With
+/// `is_whole`, each line is an object that says what it is.
+fn streamed(
+    client: &Client,
+    method: &'static Method,
+    (schema, wire): (&Schema, Wire),
+    body: &[u8],
+    is_whole: bool,
+) -> Done {
     let mut items = match schema.up {
         Some(ty) => given_items(schema, wire, ty)?,
         None => Vec::new(),
@@ -204,6 +216,7 @@ fn streamed(client: &Client, method: &'static Method, (schema, wire): (&Schema, 
         let value = ty.map_or(Some(Value::Null), |ty| read(schema, wire, ty, bytes));
         value.ok_or("the server wrote what is no value of the type that it tells")
     };
+    let named = |name: &str, value: Value| if is_whole { json!({ name: value }) } else { value };
     while up.is_some() || down.is_some() {
         let mut is_idle = true;
         if let Some(sink) = &mut up {
@@ -222,7 +235,7 @@ fn streamed(client: &Client, method: &'static Method, (schema, wire): (&Schema, 
         if let Some(stream) = &mut down {
             match stream.try_next() {
                 Poll::Ready(Some(Ok(item))) => {
-                    writeln!(io::stdout(), "{}", shown(schema.down, &item)?)?;
+                    writeln!(io::stdout(), "{}", named("item", shown(schema.down, &item)?))?;
                     is_idle = false;
                 }
                 Poll::Ready(_) => down = None,
@@ -234,9 +247,10 @@ fn streamed(client: &Client, method: &'static Method, (schema, wire): (&Schema, 
         }
     }
     match call.wait() {
-        Ok(answer) => Ok(writeln!(io::stdout(), "{}", shown(schema.answer, &answer)?)?),
+        Ok(answer) => Ok(writeln!(io::stdout(), "{}", named("answer", shown(schema.answer, &answer)?))?),
         Err(CallError::App(error)) => {
-            Err(format!("the method failed: {}", shown(schema.error, &error)?).into())
+            let error = shown(schema.error, &error)?;
+            refused(&error, is_whole.then(|| json!({ "error": error })))
         }
         // As `Display` would have it.
         Err(error) => Err(format!("{error:?}").into()),

@@ -24,12 +24,12 @@ use crate::credentials::Credentials;
 /// How to reach a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Server {
-    /// The server: shm://name, tcp://host:port, tcp+tls://host:port, rdma://host:port or gimmal://host:port.
+    /// Server to ask: shm://name, tcp://host:port, tcp+tls://host:port, rdma://host:port or gimmal://host:port.
     url: String,
     #[command(flatten)]
     credentials: Credentials,
     /// Milliseconds that a call may take.
-    #[arg(long, default_value_t = 5000)]
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
     timeout_ms: u64,
 }
 
@@ -54,8 +54,7 @@ pub(crate) fn call(
     let reflection = ReflectionClient::new(client.clone());
     let methods = reflection.methods().wait().map_err(explain)?;
     let Some(wanted) = method else {
-        write!(io::stdout(), "{}", listed(&methods))?;
-        return Ok(());
+        return if is_whole { as_json(&methods) } else { Ok(write!(io::stdout(), "{}", listed(&methods))?) };
     };
     let found = methods.iter().find(|method| format!("{}.{}", method.service, method.name) == wanted);
     let found = found.ok_or_else(|| format!("{wanted} is not served; there are\n{}", listed(&methods)))?;
@@ -88,10 +87,9 @@ pub(crate) fn describe(server: &Server, json: bool) -> Done {
     if methods.iter().filter_map(|method| method.schema.as_ref()).any(|schema| !schema.is_walkable()) {
         return Err("its types are too many to be read here".into());
     }
-    if json {
-        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&methods)?)?;
-    } else {
-        write!(io::stdout(), "{}", describe::described(&methods))?;
-    }
-    Ok(())
+    if json { as_json(&methods) } else { Ok(write!(io::stdout(), "{}", describe::described(&methods))?) }
+}
+
+fn as_json(methods: &[MethodInfo]) -> Done {
+    Ok(writeln!(io::stdout(), "{}", serde_json::to_string_pretty(methods)?)?)
 }

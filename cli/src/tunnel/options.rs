@@ -1,7 +1,6 @@
 //! What a tunnel is told, and what it counts.
 
 use std::{
-    io::Write as _,
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -9,7 +8,7 @@ use std::{
 
 use gimmal::config::Idle;
 
-use crate::credentials::Credentials;
+use crate::{counters, credentials::Credentials};
 
 /// What gimmal's worker does with nothing to do. A worker that spins takes the core from the thread that it waits for: on two cores
 /// with both programs a question and its answer took ten times as long.
@@ -18,34 +17,36 @@ pub(super) const IDLE: Idle = Idle::Event;
 /// Where a tunnel listens, where it goes, and its limits.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Tunnel {
-    /// Listen here. The end at the programs: tcp:address:port, unix:path, or systemd for the sockets that it hands over; more than
-    /// once. The end at their servers: a URL of gimmal.
-    #[arg(long, required = true)]
+    /// Listen here; may be given several times.
+    ///
+    /// The end at the programs: tcp:address:port, unix:path, or systemd for the sockets that it hands over. The end at their
+    /// servers: a gimmal URL.
+    #[arg(long, required = true, value_name = "WHERE")]
     pub(super) listen: Vec<String>,
-    /// The end at the programs: the other end's URL and, behind the last slash, the name of what is wanted there.
-    #[arg(long)]
+    /// Carry connections to this URL of the other end, whose last part is a name of its --map.
+    #[arg(long, value_name = "URL")]
     pub(super) to: Option<String>,
-    /// The end at the servers: what a name stands for, name=tcp:host:port or name=unix:path; more than once.
-    #[arg(long)]
+    /// Give a name to a server: name=tcp:host:port or name=unix:path; may be given several times.
+    #[arg(long, value_name = "NAME=WHERE")]
     pub(super) map: Vec<String>,
-    /// A file of such lines, read again at SIGHUP. What it has overrides --map.
-    #[arg(long)]
+    /// File of such lines, read again at SIGHUP. It overrides --map.
+    #[arg(long, value_name = "FILE")]
     pub(super) map_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) credentials: Credentials,
-    /// The end at the servers: tell each server the program's address, by PROXY protocol version 2.
+    /// Tell each server the address of the program, by PROXY protocol version 2.
     #[arg(long)]
     pub(super) proxy_protocol: bool,
-    /// Connections at once; one more is not accepted until another ends, or is refused at the other end.
-    #[arg(long, default_value_t = 1024)]
+    /// Connections at most. One more waits to be accepted, or is refused at the other end.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) connections_max: usize,
-    /// Ends a connection on which nothing moves for so many seconds [default: no limit].
-    #[arg(long)]
+    /// Seconds without a byte after which a connection is ended [default: no limit].
+    #[arg(long, value_name = "S")]
     pub(super) idle_s: Option<u64>,
-    /// Seconds for open connections after SIGTERM or SIGINT.
-    #[arg(long, default_value_t = 30)]
+    /// Seconds that open connections may take after SIGTERM or SIGINT.
+    #[arg(long, value_name = "S", default_value_t = 30)]
     pub(super) drain_s: u64,
-    /// Print the counters at the end as JSON.
+    /// Print the counters at the end as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -86,7 +87,7 @@ impl Counts {
         counter.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Prints all of them; that nobody reads it is no error.
+    /// Prints all of them.
     pub(super) fn print(&self, is_drained: bool, as_json: bool) {
         let all = [
             ("connections", &self.connections),
@@ -95,16 +96,7 @@ impl Counts {
             ("idle", &self.idle),
             ("bytes_in", &self.bytes_in),
             ("bytes_out", &self.bytes_out),
-        ]
-        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)));
-        let text = if as_json {
-            let counters: String = all.iter().map(|(name, count)| format!("\"{name}\":{count},")).collect();
-            format!("{{{counters}\"drained\":{is_drained}}}\n")
-        } else {
-            let drained = if is_drained { "yes" } else { "no" };
-            let lines: String = all.iter().map(|(name, count)| format!("{name:<12} {count:>16}\n")).collect();
-            format!("{lines}{:<12} {drained:>16}\n", "drained")
-        };
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        ];
+        counters::print(&all, is_drained, as_json);
     }
 }
