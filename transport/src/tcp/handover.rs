@@ -83,6 +83,7 @@ pub(super) fn wait(place: &SocketAddr, until: Instant) -> Option<Inherited> {
     if !is_ours(&old) {
         return None;
     }
+    tracing::info!(%place, "waits for the listening socket of the process that has it");
     while !until.has_passed() {
         if kernel::wait(&mut [PollFd::new(&old, PollFlags::IN)], until).ok()? {
             return receive(&old, place);
