@@ -31,8 +31,10 @@ impl super::super::Watcher for Watched {
 #[test]
 fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
     let mut sums = [0; 3];
-    let all =
-        each("a_server_that_drains_answers_what_runs_and_refuses_the_rest", seeds(), |what, seed, device| {
+    let all = each(
+        "a_server_that_drains_answers_what_runs_and_refuses_the_rest",
+        all_met(),
+        |what, seed, device| {
             let mut run = Run::new(seed, world(seed, device));
             let conn = run.conn.unwrap();
             let watched = Arc::new(Watched::default());
@@ -77,7 +79,8 @@ fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
             }
             assert!(watched.ended.load(Ordering::Relaxed), "{what}: it was not closed");
             assert_eq!(run.server.app_mut().conns.iter_mut().count(), 0, "{what}");
-        });
+        },
+    );
     assert!(!all || (sums[0] > 100 && sums[1] > 100), "{sums:?}");
 }
 
@@ -119,7 +122,7 @@ fn a_call_after_the_goodbye_says_that_the_peer_closed() {
 #[test]
 fn r98_a_server_that_has_drained_cuts_nothing_off() {
     let mut answered = 0;
-    let all = each("r98_a_server_that_has_drained_cuts_nothing_off", seeds(), |what, seed, device| {
+    let all = each("r98_a_server_that_has_drained_cuts_nothing_off", all_met(), |what, seed, device| {
         let mut run = Run::new(seed, world(seed, device));
         let (conn, moment) = (run.conn.unwrap(), 5 + run.rng.below(30));
         let theirs = servers_end(&mut run);
