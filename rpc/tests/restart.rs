@@ -15,7 +15,7 @@ use std::{
 };
 
 use gimmal_rpc::{Client, Config, Cx, Instant, Reconnect, Retry, RetryPolicy, Server, Tls, engine::Idle};
-use gimmal_testkit::{child::this_program, until};
+use gimmal_testkit::{Over, child::this_program, until};
 use gimmal_transport::testing::Authority;
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
@@ -125,9 +125,11 @@ fn restart(url: &str) {
     let place = url.strip_prefix("tcp://").or_else(|| url.strip_prefix("tcp+tls://"));
     std::thread::scope(|scope| {
         let (stop, made, pid) = (&stop, &made, &pid);
+        let _over = Over(stop);
         for _ in 0..2 {
             let client = client.clone();
             scope.spawn(move || {
+                let _over = Over(stop);
                 while !stop.load(Ordering::Relaxed) {
                     let answer = client.pid().wait().expect("no idempotent call fails");
                     pid.store(answer.into(), Ordering::Relaxed);
@@ -137,6 +139,7 @@ fn restart(url: &str) {
         }
         if let Some(place) = place {
             scope.spawn(move || {
+                let _over = Over(stop);
                 while !stop.load(Ordering::Relaxed) {
                     TcpStream::connect(place).expect("no connect is refused");
                     std::thread::sleep(Duration::from_millis(1));
@@ -163,7 +166,6 @@ fn restart(url: &str) {
             assert_eq!(server.line(), "drained true");
             server = next;
         }
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{} calls, none failed, over 3 restarts", made.load(Ordering::Relaxed));
     std::io::stdout().flush().unwrap();

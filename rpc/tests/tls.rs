@@ -22,6 +22,7 @@ use gimmal_rpc::{
     engine::{OpenError, transport},
     layer::{Authorize, WithToken},
 };
+use gimmal_testkit::Over;
 use gimmal_transport::testing::{Authority, Issued};
 
 const CALLER: &str = "spiffe://example.org/caller";
@@ -84,6 +85,7 @@ fn certificates_change_under_load_and_no_call_fails() {
     let (is_over, calls, connects) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _over = Over(&is_over);
             let client = ProbeClient::new(connect());
             while !is_over.load(Ordering::Relaxed) {
                 assert_eq!(client.echo("a".into()).wait().unwrap(), "a");
@@ -91,12 +93,14 @@ fn certificates_change_under_load_and_no_call_fails() {
             }
         });
         scope.spawn(|| {
+            let _over = Over(&is_over);
             while !is_over.load(Ordering::Relaxed) {
                 let client = ProbeClient::new(connect());
                 assert_eq!(client.echo("b".into()).wait().unwrap(), "b");
                 connects.fetch_add(1, Ordering::Relaxed);
             }
         });
+        let _over = Over(&is_over);
         for _ in 0..5 {
             let _ = renew();
             let [calls_before, connects_before] =
@@ -106,7 +110,6 @@ fn certificates_change_under_load_and_no_call_fails() {
                     && connects.load(Ordering::Relaxed) > connects_before + 2
             });
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!(server.rejected(), 0);
     let _ = server.shutdown(Duration::ZERO);

@@ -19,4 +19,4 @@ pub use attack::{Attacker, Deed, Script};
 pub use child::ChildGuard;
 pub use hostile::Choices;
 pub use skip::skip;
-pub use until::until;
+pub use until::{Over, until};

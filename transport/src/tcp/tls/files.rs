@@ -4,6 +4,8 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    thread,
+    time::Duration,
 };
 
 use rustls::{
@@ -77,6 +79,22 @@ impl Kept {
     }
 }
 
+/// Files that are of no use at first may be just being replaced, one after the other: they are read again after so long each.
+const AGAIN_MS: [u64; 4] = [1, 4, 16, 64];
+
+/// Reads files of which nothing is in force yet.
+fn first<T>(mut make: impl FnMut() -> Result<T, TlsError>) -> Result<T, TlsError> {
+    let mut made = make();
+    for pause_ms in AGAIN_MS {
+        if !matches!(made, Err(TlsError::File { .. })) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(pause_ms));
+        made = make();
+    }
+    made
+}
+
 /// What was read, unless a file has changed. Files that are of no use leave in force what was read before.
 fn load<T>(
     kept: &Mutex<Option<Loaded<T>>>,
@@ -90,7 +108,8 @@ fn load<T>(
         Some(loaded) if loaded.stamps == stamps => return Ok(Arc::clone(&loaded.side)),
         some => some.is_none(),
     };
-    match (make(choice), &mut *kept) {
+    let made = if is_first { first(|| make(choice)) } else { make(choice) };
+    match (made, &mut *kept) {
         (Ok(side), kept) => {
             if !is_first {
                 tracing::info!("files of TLS have changed; new connections use them");
@@ -209,4 +228,32 @@ fn roots(choice: &Choice) -> Result<Arc<RootCertStore>, TlsError> {
         }
     }
     Ok(Arc::new(roots))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_of_no_use_at_first_are_read_again_and_other_errors_are_final() {
+        let wrong = || file(Path::new("key"), "it is not the key of chain");
+        let mut calls = 0;
+        let read = first(|| {
+            calls += 1;
+            if calls < 3 { Err(wrong()) } else { Ok(calls) }
+        });
+        assert_eq!(read, Ok(3));
+        calls = 0;
+        let read = first::<()>(|| {
+            calls += 1;
+            Err(wrong())
+        });
+        assert_eq!((read, calls), (Err(wrong()), 5));
+        calls = 0;
+        let read = first::<()>(|| {
+            calls += 1;
+            Err(TlsError::NotBuilt)
+        });
+        assert_eq!((read, calls), (Err(TlsError::NotBuilt), 1));
+    }
 }
