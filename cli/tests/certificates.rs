@@ -110,7 +110,7 @@ fn every_command_takes_certificates() {
         examined.contains("TLS 1.3") && examined.contains("the peer is O=gimmal,CN=server"),
         "{examined}"
     );
-    // The same by the environment, of which options are a part.
+    // Options are read from the environment, too.
     let mut program = Command::new(env!("CARGO_BIN_EXE_gimmal"));
     program.args(["health", &url]).env("GIMMAL_CA", &names.ours.file);
     program.env("GIMMAL_CERT", &names.client.chain).env("GIMMAL_CERT_KEY", &names.client.key);
