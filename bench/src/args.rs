@@ -208,7 +208,7 @@ pub struct Run {
     pub address: Option<Address>,
     /// Start the server on the hosts of this file by ssh, one after the other.
     ///
-    /// Its lines are HOST ADDRESS [PROGRAM].
+    /// Its lines are HOST ADDRESS, and PROGRAM behind them where it has another place there.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["loopback", "address"])]
     pub hosts: Option<PathBuf>,
     /// Bytes of one body, each way; k, m and g are powers of 1024.
