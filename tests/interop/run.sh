@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Programs of third parties: those that speak gRPC over HTTP/2, through `gimmal edge`, gimmal, and another edge, both ways round; others
-# through `gimmal tunnel`. `tests/interop/run.sh` asks grpc-go's server by two clients; with `all`, two servers by three clients, and makes
-# a million requests. It takes the small ones of the others; with `all`, all.
+# through `gimmal tunnel`; and sandboxes with shared memory between them. `tests/interop/run.sh` asks grpc-go's server by two clients; with
+# `all`, two servers by three clients, and makes a million requests. It takes the small ones of the others; with `all`, all.
 # `BIN` has gimmal's own programs.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,6 +10,7 @@ cd "$(dirname "$0")/../.."
 . tests/interop/setup.sh
 . tests/interop/edges.sh
 . tests/interop/tunnels.sh
+. tests/interop/sandboxes.sh
 LINES_SHOWN=6
 bin=${BIN:-}
 [ -n "$bin" ] || { programs || exit 1; bin=target/release; }
@@ -106,5 +107,6 @@ grpc() {
 
 grpc "$@"
 tunnels "$@"
+sandboxes "$@"
 no_go
 summary

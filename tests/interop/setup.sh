@@ -20,6 +20,9 @@ declare -A of_debian=(
     [ssh]="openssh-server openssh-client libwrap0 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1
         libfido2-1 libcbor0.8"
     [socat]="socat libwrap0"
+    [bubblewrap]="bubblewrap"
+    [podman]="podman runc conmon golang-github-containers-common golang-github-containers-image libgpgme11 libassuan0 libsubid4
+        libdevmapper1.02.1 libseccomp2 libyajl2"
 )
 
 # unpacked FOLDER PACKAGE...: Debian packages, unpacked in a folder below $parties.
