@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What takes longer than CI allows, in parts. What each part came to last stands in tests/soak-summary.txt, which is committed.
-# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls steady peers fuzz seeds programs packages losses ledger page; all of them]
+# Usage: tests/soak.sh [HOW LONG CALLS ARE VERIFIED: 1h] [PART...: calls steady numbers peers fuzz seeds programs packages losses ledger page; all of them]
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
 . tests/programs.sh
-parts=(calls steady peers fuzz seeds programs packages losses ledger page)
+parts=(calls steady numbers peers fuzz seeds programs packages losses ledger page)
 long=${1:-1h}
 [ $# -lt 2 ] || parts=("${@:2}")
 programs && cargo build --release -q -p gimmal-lab || exit 1
@@ -47,6 +47,14 @@ calls() {
 # For a machine that does nothing else.
 steady() {
     count "the quick suite three times" bash tests/steady.sh
+}
+
+# Times that are judged on a machine that does nothing else.
+numbers() {
+    check "what TLS adds to a round trip" \
+        timeout 900 cargo test -q --release -p gimmal-rpc --features shm,tcp,tls --test tls at_most_3_us -- --ignored --nocapture
+    check "64 B beside bulk over TCP, and beside a stream of iperf3" \
+        timeout 900 cargo test -q --release -p gimmal-bench --test beside_bulk -- --ignored --nocapture
 }
 
 # Peers that mean harm.

@@ -18,8 +18,8 @@ use std::{
 
 use common::{ProbeClient, config, until};
 use gimmal_rpc::{
-    Certificate, Client, ConnectError, Guarded, Layered, Server, Tls,
-    engine::{OpenError, transport},
+    Certificate, Client, ConnectError, Guarded, Instant, Layered, Server, Tls,
+    engine::{Idle, OpenError, Placement, transport},
     layer::{Authorize, WithToken},
 };
 use gimmal_testkit::Over;
@@ -185,4 +185,42 @@ fn on_the_way_nothing_of_a_payload_is_seen() {
         let expected = if scheme == "tcp" { wanted.len() - wanted.len() / 100..=wanted.len() } else { 0..=0 };
         assert!(expected.contains(&seen.len()), "{scheme}: {} of {}", seen.len(), wanted.len());
     }
+}
+
+/// Round trips of 64 B under TLS and without it, in turns, on two cores of their own. The median of the differences.
+#[test]
+#[ignore = "needs a release build and a machine that does nothing else"]
+fn a_round_trip_under_tls_takes_at_most_3_us_more() {
+    const ROUNDS: usize = 9;
+    const CALLS: u32 = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "authority");
+    let shown = authority.issue("server", &["127.0.0.1"]);
+    let spinning = |core: usize| {
+        let mut config = config();
+        (config.engine.idle, config.engine.placement) = (Idle::Spin, Placement::Cores(vec![core]));
+        config
+    };
+    // A round has its own server, whose spinning worker would take a core from the others.
+    let took = |scheme: &str| {
+        let server = Server::builder().service(common::serve_probe(common::Prober::default()));
+        let server = server.config(spinning(0)).tls(Tls::default().certificate(&shown.chain, &shown.key));
+        let server = server.listen(&format!("{scheme}://127.0.0.1:0")).unwrap();
+        let client = Client::builder().config(spinning(1)).tls(Tls::default().authority(&authority.file));
+        let client = client.connect_local(&server.address().to_string()).unwrap();
+        let (calls, text) = (ProbeClient::new(client), "x".repeat(64));
+        let call = || assert_eq!(calls.echo(text.clone()).wait().unwrap().len(), 64);
+        (0..CALLS / 10).for_each(|_| call());
+        let start = Instant::now();
+        (0..CALLS).for_each(|_| call());
+        let nanoseconds = start.elapsed().as_nanos() / u128::from(CALLS);
+        drop(calls);
+        let _ = server.shutdown(Duration::from_secs(60));
+        u64::try_from(nanoseconds).unwrap()
+    };
+    let mut pairs: Vec<[u64; 2]> = (0..ROUNDS).map(|_| ["tcp", "tcp+tls"].map(took)).collect();
+    pairs.sort_by_key(|[plain, under_tls]| under_tls.saturating_sub(*plain));
+    let [plain, under_tls] = pairs[ROUNDS / 2];
+    println!("64 B, ns: {plain} over tcp, {under_tls} over tcp+tls, the median pair of {pairs:?}");
+    assert!(under_tls < plain + 3000);
 }
