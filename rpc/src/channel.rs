@@ -91,7 +91,8 @@ impl CallOptions {
         self
     }
 
-    /// Waits for a connection, within the deadline, instead of failing at once when there is none.
+    /// Waits for a connection, within the deadline, instead of failing at once when there is none. Calls with streams or loans
+    /// do not wait: make them again.
     #[must_use]
     pub const fn wait_for_ready(mut self) -> Self {
         self.wait_for_ready = true;

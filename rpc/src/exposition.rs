@@ -22,7 +22,7 @@ impl Exposition {
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        let help = help.trim().replace('\\', "\\\\").replace('\n', " ");
+        let help = unlinked(help.trim()).replace('\\', "\\\\").replace('\n', " ");
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -37,6 +37,17 @@ impl Exposition {
     pub(crate) fn into_text(self) -> String {
         self.0
     }
+}
+
+/// A doc comment without the marks of rustdoc: of a link its text stays.
+fn unlinked(text: &str) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once("[`") {
+        let Some((name, behind)) = after.split_once("`]") else { break };
+        let target = behind.strip_prefix('(').and_then(|target| target.split_once(')'));
+        (out, rest) = (out + before + name, target.map_or(behind, |(_, behind)| behind));
+    }
+    (out + rest).replace('`', "")
 }
 
 fn escaped(value: &str) -> String {

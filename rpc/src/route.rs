@@ -189,7 +189,11 @@ impl Route {
         mut listen: impl FnMut(&Address) -> Result<L, ListenError>,
     ) -> Result<(Vec<L>, Vec<String>), ServeError> {
         match self {
-            Self::Sole(address) => Ok((vec![listen(address)?], Vec::new())),
+            Self::Sole(address) => {
+                let listener = listen(address)?;
+                tracing::info!(at = %listener.address(), "listening");
+                Ok((vec![listener], Vec::new()))
+            }
             Self::Best(best) => best.listen(is_heir, listen),
         }
     }

@@ -260,10 +260,15 @@ fn listen_within(
     options: &ListenOptions,
 ) -> Result<<Any as Provider>::Listener, ListenError> {
     let deadline = Instant::now() + options.take_over;
+    let mut is_told = false;
     loop {
         let options = ListenOptions { take_over: deadline.remaining(), ..options.clone() };
         match provider.listen(address, &options) {
-            Err(ListenError::InUse { .. }) if !deadline.has_passed() => {
+            Err(error @ ListenError::InUse { .. }) if !deadline.has_passed() => {
+                if !std::mem::replace(&mut is_told, true) {
+                    let patience = options.take_over;
+                    tracing::info!(%address, ?patience, %error, "waits until the address is free");
+                }
                 std::thread::sleep(TAKE_OVER_LOOK);
             }
             outcome => return outcome,
@@ -455,14 +460,26 @@ impl Server {
             let _ = thread::spawn("gimmal-shutdown", move || self.shutdown(timeout));
             return false;
         }
+        let at = self.address().to_string();
         let Self { acceptors, workers, shared, .. } = self;
         let deadline = Instant::now() + timeout;
+        tracing::info!(at, ?timeout, "shuts down: what runs may end");
         // That takes a while. Calls are served until it is done, since clients are told to go elsewhere only then.
         drop(acceptors);
         shared.drain();
         let drained = workers.drain(deadline);
         let left = deadline.remaining().max(Duration::from_secs(1));
-        workers.workers.shutdown(left) && drained
+        let has_ended_well = workers.workers.shutdown(left) && drained;
+        if has_ended_well {
+            tracing::info!(at, "has shut down");
+        } else {
+            tracing::warn!(
+                at,
+                ?timeout,
+                "has shut down: handlers or answers were cut off at the end of the time"
+            );
+        }
+        has_ended_well
     }
 }
 

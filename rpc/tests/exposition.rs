@@ -86,6 +86,9 @@ fn parse(text: &str) -> Result<BTreeMap<String, Family>, String> {
             if families.contains_key(name) {
                 return Err(format!("{name} has two groups"));
             }
+            if help.contains(['`', '[']) {
+                return Err(format!("{name} is explained for rustdoc: {help}"));
+            }
             name.clone_into(&mut current);
             families.insert(current.clone(), Family { help: help.to_owned(), ..Family::default() });
         } else if let Some(head) = line.strip_prefix("# TYPE ") {
@@ -219,6 +222,7 @@ fn the_parser_complains() {
         (format!("{bucket} 1\n"), "go back"),
         (format!("{bucket} 3\na_sum{{}} 1\na_count{{}} 4\n"), "ends at"),
         ("# HELP a A.\n".to_owned(), "no HELP or TYPE"),
+        ("# HELP a As [`B`](crate::B).\n".to_owned(), "for rustdoc"),
     ] {
         let text = if why == "go back" { text + "a_count{} 1\n" } else { text };
         let error = parse(&text).unwrap_err();

@@ -248,7 +248,11 @@ impl Metrics {
             out.sample(&format!("{SECONDS}_sum"), &labels, seen.total.as_secs_f64());
             out.sample(&format!("{SECONDS}_count"), &labels, sum);
         }
-        out.family(FAILED, Kind::Counter, "Calls that ended without an answer or the method's own error.");
+        out.family(
+            FAILED,
+            Kind::Counter,
+            "Calls that ended with neither an answer nor the method's own error.",
+        );
         for ((service, method), seen) in &methods {
             out.sample(FAILED, &[("side", side), ("service", *service), ("method", *method)], seen.failed);
         }
@@ -277,7 +281,7 @@ impl Metrics {
     }
 }
 
-/// Handlers by method; one that ended with its method's error counts as failed here.
+/// Handlers by method. One that was dropped counts as failed: it panicked, or nobody waited for it any more.
 impl ServerLayer for Metrics {
     type Seen = Instant;
 
@@ -286,7 +290,7 @@ impl ServerLayer for Metrics {
     }
 
     fn after(&self, method: &'static Method, started: Instant, ended: Ended) {
-        self.note(method, started, ended == Ended::Answered);
+        self.note(method, started, matches!(ended, Ended::Answered | Ended::Error));
     }
 }
 

@@ -30,7 +30,9 @@ use crate::{
 pub enum Ended {
     /// With its answer.
     Answered,
-    /// With its method's error, or a status in place of an answer.
+    /// With its method's own error.
+    Error,
+    /// With a status in place of an answer.
     Failed,
     /// It was dropped, because nobody waits for it any more, or it panicked.
     Dropped,
@@ -174,7 +176,7 @@ impl<L: ServerLayer> Task for Watched<L> {
         let this = self.get_mut();
         let polled = this.task.as_mut().poll(context);
         if polled.is_ready() {
-            let ended = if this.task.as_mut().is_error() { Ended::Failed } else { Ended::Answered };
+            let ended = if this.task.as_mut().is_error() { Ended::Error } else { Ended::Answered };
             this.watch.end(ended);
         }
         polled
