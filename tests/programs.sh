@@ -1,7 +1,7 @@
 # What several tiers run, built with the same features, so compiled once, by whoever comes first. Sourced.
 
-program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-lab-programs -p gimmal-bench -p gimmal-tonic -p gimmal-rdma -p gimmal-transport -p gimmal-testkit -p gimmal-engine -p gimmal-rpc
-    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/testing,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs)
+program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-lab-programs -p gimmal-bench -p gimmal-io -p gimmal-tonic -p gimmal-rdma -p gimmal-transport -p gimmal-testkit -p gimmal-engine -p gimmal-rpc
+    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/testing,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-io/futures,gimmal-io/axum,gimmal-io/tonic)
 
 # Every program and example, for speed and with verbs.
 programs() { cargo build --release -q "${program_set[@]}" --bins --examples; }
@@ -42,11 +42,15 @@ bincode_tests() {
         --test calls --test failures --test streams --test hostile --test nested "$@"
 }
 
-# lab_programs COMMAND...: lays the test programs of the engine and of rpc that the command makes where the lab finds them.
+# lab_programs COMMAND...: lays the test programs that the command makes where the lab finds them: lab-NAME those of the engine and
+# of rpc, lab-PLUGIN-NAME those of the plugins.
 lab_programs() {
-    local name program
+    local crate name program
     "$@" --no-run --message-format=json |
-        sed -nE 's/.*"manifest_path":"[^"]*\/(rpc|engine)\/Cargo.toml".*"kind":\["test"\].*"name":"([a-z_]*)","src_path".*"executable":"([^"]*)".*/\2 \3/p' |
-        while read -r name program; do ln -sf "$program" "target/release/lab-$name"; done
+        sed -nE 's/.*"manifest_path":"[^"]*\/(rpc|engine|plugins\/[a-z]*)\/Cargo.toml".*"kind":\["test"\].*"name":"([a-z_]*)","src_path".*"executable":"([^"]*)".*/\1 \2 \3/p' |
+        while read -r crate name program; do
+            [ "${crate#plugins/}" = "$crate" ] || name=${crate#plugins/}-$name
+            ln -sf "$program" "target/release/lab-$name"
+        done
     [ -x target/release/lab-churn ]
 }

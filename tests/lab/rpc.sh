@@ -1,8 +1,5 @@
 # The RPC layer's behaviour over real devices: the same cases as over shared memory. Sourced by tests/lab.sh.
 
-# cases NAME FILTER: a Rust test program's ignored cases, counted.
-cases() { timeout 300 "$bin/lab-$1" --ignored "$2" 2>&1 | sed 's/ passed; / passed, /; s/ failed; .*/ failed/'; }
-
 for fabric in rxe siw; do
     for program in calls pipeline failures hostile streams driver metadata topics reconnect security lifetime balance layers codecs busy; do
         count "rpc $program over $fabric" cases "$program" "$fabric::"

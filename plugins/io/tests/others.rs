@@ -16,13 +16,23 @@ use common::{Fixture, roomy};
 use gimmal_io::{copy_bidirectional, open};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    task::JoinSet,
+};
 use tokio_stream::StreamExt as _;
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 /// Runs a case over each provider.
 fn each<F: Future<Output = ()>>(case: impl Fn(Fixture) -> F) {
-    common::each(&roomy(64), case);
+    common::each(&roomy(1024), case);
+}
+
+/// Sizes of a request, bytes, and how many are in flight.
+fn grid() -> impl Iterator<Item = (usize, usize)> {
+    [64, 8 << 10].into_iter().flat_map(|bytes| [1, 64, 512].map(|in_flight| (bytes, in_flight)))
 }
 
 #[test]
@@ -132,15 +142,16 @@ fn axum_serves_hyper_on_many_streams_of_one_connection() {
         let Fixture { server: _server, client, incoming } = fixture;
         let router = axum::Router::new().fallback(async |body: Bytes| body);
         let serving = tokio::spawn(async move { axum::serve(incoming, router).await });
-        let askers: Vec<_> = (0..16u8)
-            .map(|number| {
+        for (bytes, in_flight) in grid() {
+            let mut askers = JoinSet::new();
+            for number in 0..in_flight {
                 let stream = open(&client, "http");
-                tokio::spawn(async move {
+                askers.spawn(async move {
                     let (mut sender, connection) =
                         hyper::client::conn::http1::handshake(stream).await.unwrap();
                     let connection = tokio::spawn(connection);
-                    for round in 0..20 {
-                        let body = Bytes::from(vec![number; round * 1000]);
+                    for round in 0..2 {
+                        let body = Bytes::from_static(common::bytes(number + round, bytes));
                         let request = http::Request::post("/echo")
                             .header("host", "gimmal")
                             .body(Full::new(body.clone()))
@@ -151,11 +162,9 @@ fn axum_serves_hyper_on_many_streams_of_one_connection() {
                     }
                     drop(sender);
                     connection.await.unwrap().unwrap();
-                })
-            })
-            .collect();
-        for asker in askers {
-            asker.await.unwrap();
+                });
+            }
+            askers.join_all().await;
         }
         serving.abort();
     });
@@ -166,7 +175,10 @@ fn tonics_own_transport_runs_on_streams() {
     each(|fixture| async move {
         let Fixture { server: _server, client, incoming } = fixture;
         let (reporter, health) = tonic_health::server::health_reporter();
-        reporter.set_service_status("store", tonic_health::ServingStatus::Serving).await;
+        // What is asked for is as large as the cell says.
+        for (bytes, _) in grid() {
+            reporter.set_service_status("x".repeat(bytes), tonic_health::ServingStatus::Serving).await;
+        }
         let connections = incoming.map(|(_, stream)| Ok::<_, std::io::Error>(stream));
         let serving = tokio::spawn(
             tonic::transport::Server::builder().add_service(health).serve_with_incoming(connections),
@@ -175,23 +187,20 @@ fn tonics_own_transport_runs_on_streams() {
             .connect_with_connector(gimmal_io::Connector::new(client))
             .await
             .unwrap();
-        let checks: Vec<_> = (0..64)
-            .map(|_| {
+        for (bytes, in_flight) in grid() {
+            let mut checks = JoinSet::new();
+            for _ in 0..in_flight {
                 let mut health = HealthClient::new(channel.clone());
-                tokio::spawn(async move {
-                    for _ in 0..20 {
-                        let request = HealthCheckRequest { service: "store".to_owned() };
-                        let response = health.check(request).await.unwrap().into_inner();
-                        assert_eq!(
-                            response.status(),
-                            tonic_health::pb::health_check_response::ServingStatus::Serving
-                        );
-                    }
-                })
-            })
-            .collect();
-        for check in checks {
-            check.await.unwrap();
+                checks.spawn(async move {
+                    let request = HealthCheckRequest { service: "x".repeat(bytes) };
+                    let response = health.check(request.clone()).await.unwrap().into_inner();
+                    assert_eq!(response.status(), ServingStatus::Serving);
+                    let mut watched = health.watch(request).await.unwrap().into_inner();
+                    let first = watched.message().await.unwrap().unwrap();
+                    assert_eq!(first.status(), ServingStatus::Serving);
+                });
+            }
+            checks.join_all().await;
         }
         serving.abort();
     });

@@ -175,7 +175,9 @@ const LAB: Tier = tier(
         needed("programs"),
         // As the unit tier made them; but many calls want speed.
         needed("lab_programs cargo test -q --workspace --exclude xtask --features $test_features"),
-        needed("lab_programs program_tests --test churn"),
+        needed(
+            "lab_programs program_tests --test churn --test streams --test many --test others --test stubs",
+        ),
         // Before the lane builds beside it: both would wait for one lock.
         step("rdma_sys_programs"),
         Step {

@@ -79,14 +79,16 @@ pub fn roomy(streams: usize) -> Config {
     config
 }
 
-/// Runs a case over each provider of this host, and over the devices that the lab names, bounded in time.
+/// Runs a case over each provider of this host, or in the lab over its devices alone, bounded in time.
 pub fn each<F: Future<Output = ()>>(config: &Config, case: impl Fn(Fixture) -> F) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let mut urls = vec![format!("mem://io-{}-{number}", std::process::id()), "tcp://127.0.0.1:0".to_owned()];
     let devices = ["GIMMAL_RXE_ADDR", "GIMMAL_SIW_ADDR"].map(std::env::var);
-    urls.extend(devices.into_iter().flatten().map(|host| format!("rdma://{host}:0")));
+    let mut urls: Vec<_> = devices.into_iter().flatten().map(|host| format!("rdma://{host}:0")).collect();
+    if urls.is_empty() {
+        urls = vec![format!("mem://io-{}-{number}", std::process::id()), "tcp://127.0.0.1:0".to_owned()];
+    }
     for url in urls {
         let fixture = Fixture::new(&url, config);
         runtime.block_on(async {
