@@ -1,4 +1,6 @@
-//! Signals that end a command in order.
+//! Signals that end a command in order, and the one that does not.
+
+use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -13,4 +15,9 @@ pub(crate) async fn asked_to_end() {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+}
+
+/// From now on SIGHUP does not end the process: `systemctl reload` sends it to each of them, also to one that has nothing to read again.
+pub(crate) fn outlive_hangup() -> io::Result<()> {
+    signal(SignalKind::hangup()).map(drop)
 }

@@ -1,6 +1,6 @@
 //! The inline way in: the calling thread runs the turns.
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, task::Waker, time::Duration};
 
 use gimmal_transport::{
     Address, ConnId, ConnectError, ConnectOptions, Instant, Negotiated, Provider, Time, Wait,
@@ -135,9 +135,10 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.run_picking(limit, &mut pick)
     }
 
-    /// One bounded turn for a task of an event loop: never blocks, and says what the configured strategy does then.
-    pub fn step(&mut self, limit: Duration) -> Rest {
-        self.runner.step(limit)
+    /// One bounded turn for `task` of an event loop: never blocks, and says what the configured strategy does then. During a sleep,
+    /// other threads and tasks that want a turn wake `task`; from its own thread that is no system call.
+    pub fn step(&mut self, limit: Duration, task: &Waker) -> Rest {
+        self.runner.step(limit, task)
     }
 
     /// To be called after [`Rest::Sleep`], whatever ended the sleep.

@@ -103,6 +103,29 @@ fn what_a_shutdown_cuts_off_is_said() {
     assert_eq!(tries.lost.load(Ordering::SeqCst), 0);
 }
 
+/// To stop listening takes a while, and until then nobody is refused.
+#[test]
+fn a_driven_server_serves_until_its_clients_know_that_it_goes() {
+    let mut calls = None;
+    driven("tcp://127.0.0.1:0", &Tries::default(), PATIENCE, |url| {
+        let client = client(url);
+        assert_eq!(client.sleep(1).wait().unwrap(), 1);
+        calls = Some(std::thread::spawn(move || {
+            let mut refused = 0;
+            loop {
+                match client.sleep(0).wait().map_err(|error| error.status().is_some()) {
+                    Ok(_) => {}
+                    Err(true) => refused += 1,
+                    // The client knows, and asks the server no more.
+                    Err(false) => return refused,
+                }
+            }
+        }));
+    });
+    let refused = calls.unwrap().join().unwrap();
+    assert!(refused <= 1, "{refused} calls are refused, and one may have crossed the word");
+}
+
 #[test]
 fn a_driven_server_drops_its_handlers_inside_the_runtime() {
     let tries = Tries::default();

@@ -15,12 +15,14 @@ use std::{error::Error, sync::Arc};
 
 pub(crate) use self::options::Edge;
 use self::options::{Counts, Http};
+use crate::signals::outlive_hangup;
 
 /// Runs an edge until a signal ends it. Returns whether every request had ended.
 pub(crate) fn run(edge: &Edge) -> Result<bool, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let counts = Arc::new(Counts::default());
     let is_drained = runtime.block_on(async {
+        outlive_hangup()?;
         match (Http::of(&edge.listen), Http::of(&edge.to)) {
             (Some(listen), None) => enter::run(edge, listen, &counts).await,
             (None, Some(to)) => leave::run(edge, to, &counts).await,

@@ -1,9 +1,12 @@
 //! The end at the programs: they connect, and their connections become streams.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, rc::Rc, sync::Arc, time::Duration};
 
-use gimmal::Client;
-use tokio::{sync::Semaphore, task::JoinSet};
+use gimmal::tokio::LocalClient;
+use tokio::{
+    sync::Semaphore,
+    task::{JoinSet, spawn_local},
+};
 
 use super::{
     local::Listener,
@@ -24,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// What connections of programs become streams by.
 struct Enter {
-    client: Client,
+    client: LocalClient,
     name: String,
     /// One for each connection that there may be.
     places: Arc<Semaphore>,
@@ -36,8 +39,8 @@ struct Enter {
 pub(super) async fn run(tunnel: &Tunnel, to: &str, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
     let (url, name) = target(to)?;
     let builder = tunnel.credentials.client(&[url])?.window(tunnel.streams()).idle(IDLE);
-    let enter = Arc::new(Enter {
-        client: builder.connect_lazy(url)?,
+    let enter = Rc::new(Enter {
+        client: LocalClient::connect_lazy(builder, url)?,
         name: name.to_owned(),
         places: Arc::new(Semaphore::new(tunnel.streams())),
         idle: tunnel.idle(),
@@ -47,7 +50,7 @@ pub(super) async fn run(tunnel: &Tunnel, to: &str, counts: &Arc<Counts>) -> Resu
     for at in &tunnel.listen {
         for listener in Listener::all(at).await? {
             println!("{} -> {to}", listener.address());
-            accepting.spawn(accept(Arc::clone(&enter), listener));
+            accepting.spawn_local(accept(Rc::clone(&enter), listener));
         }
     }
     asked_to_end().await;
@@ -81,18 +84,21 @@ impl Enter {
     }
 }
 
-async fn accept(enter: Arc<Enter>, listener: Listener) {
+async fn accept(enter: Rc<Enter>, listener: Listener) {
     while let Ok(place) = Arc::clone(&enter.places).acquire_owned().await {
         let Ok((socket, ends)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let enter = Arc::clone(&enter);
-        tokio::spawn(async move {
+        let enter = Rc::clone(&enter);
+        spawn_local(async move {
             let _place = place;
             enter.connected().await;
-            let stream = gimmal_io::open(&enter.client, &stream_name(&enter.name, ends));
+            let (stream, call) = gimmal_io::open_local(&enter.client, &stream_name(&enter.name, ends));
+            let call = spawn_local(call);
             pump(socket, stream, enter.idle, &enter.counts).await;
+            // The other end has its place until it has heard how the stream ended.
+            let _ = call.await;
         });
     }
 }

@@ -8,11 +8,15 @@ use std::{
     time::Duration,
 };
 
-use gimmal::{Config, tokio::Tokio};
+use gimmal::{
+    Config,
+    tokio::{Tokio, serve_until},
+};
 use gimmal_io::{Duplex, Incoming};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::Semaphore,
+    task::spawn_local,
 };
 
 use super::{
@@ -50,14 +54,16 @@ pub(super) async fn run(tunnel: &Tunnel, counts: &Arc<Counts>) -> Result<bool, B
     let mut config = Config { serving_max: tunnel.streams(), ..Config::default() };
     config.engine.idle = IDLE;
     let builder = tunnel.credentials.server(&[url])?.config(config).runtime(Tokio::current()?);
-    let server = builder.service(streams).listen(url)?;
+    let server = builder.service(streams).listen_local(url)?;
     for (name, place) in leave.names() {
         println!("{}/{name} -> {place}", server.address());
     }
     tokio::spawn(accept(Arc::clone(&leave), incoming));
     let reloads = reload(&leave, tunnel);
+    // A task of its own: what `block_on` polls is polled once for each look at the sockets.
+    let served = spawn_local(serve_until(server, asked_to_end(), tunnel.drain()));
     tokio::select! {
-        is_drained = server.serve_until(asked_to_end(), tunnel.drain()) => Ok(is_drained),
+        is_drained = served => Ok(is_drained??),
         never = reloads => never,
     }
 }
@@ -128,9 +134,9 @@ impl Leave {
         let (name, ends) = read_name(stream_name);
         let place = self.names().remove(name).ok_or(Why::Unknown)?;
         let connected = tokio::time::timeout(CONNECT, place.connect()).await;
-        let socket = connected.ok().and_then(Result::ok).ok_or(Why::Unreachable)?;
+        let mut socket = connected.ok().and_then(Result::ok).ok_or(Why::Unreachable)?;
         if self.tells_address {
-            socket.write_all(&header(ends)).await.map_err(|_| Why::Unreachable)?;
+            socket.split().1.write_all(&header(ends)).await.map_err(|_| Why::Unreachable)?;
         }
         Ok(socket)
     }

@@ -11,8 +11,8 @@ use std::{
 
 use rustix::net::{Shutdown, shutdown, sockopt::set_socket_linger};
 use tokio::{
-    io::Interest,
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    io::{AsyncRead, Interest},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream, tcp, unix},
 };
 
 /// Where a program's server is.
@@ -140,11 +140,21 @@ pub(super) enum Socket {
     Unix(UnixStream),
 }
 
+/// What a program writes.
+pub(super) type Reader<'a> = Box<dyn AsyncRead + Send + Unpin + 'a>;
+
+/// What is written to a program.
+#[derive(Debug)]
+pub(super) enum Writer<'a> {
+    Tcp(tcp::WriteHalf<'a>),
+    Unix(unix::WriteHalf<'a>),
+}
+
 macro_rules! either {
-    ($socket:expr, $stream:ident => $do:expr) => {
-        match $socket {
-            Socket::Tcp($stream) => $do,
-            Socket::Unix($stream) => $do,
+    ($writer:expr, $half:ident => $do:expr) => {
+        match $writer {
+            Writer::Tcp($half) => $do,
+            Writer::Unix($half) => $do,
         }
     };
 }
@@ -156,37 +166,52 @@ impl Socket {
         Self::Tcp(stream)
     }
 
-    /// Reads what is there, once there is something. 0: the program writes no more.
-    pub(super) async fn read(&self, out: &mut [u8]) -> io::Result<usize> {
-        loop {
-            either!(self, stream => stream.readable().await)?;
-            match either!(self, stream => stream.try_read(out)) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                read => return read,
+    /// Lends both directions. A read that leaves room is not followed by one that finds nothing.
+    pub(super) fn split(&mut self) -> (Reader<'_>, Writer<'_>) {
+        match self {
+            Self::Tcp(stream) => {
+                let (read, write) = stream.split();
+                (Box::new(read), Writer::Tcp(write))
+            }
+            Self::Unix(stream) => {
+                let (read, write) = stream.split();
+                (Box::new(read), Writer::Unix(write))
             }
         }
     }
 
+    /// Makes the end of the connection one by force, once it is dropped: over TCP the program sees a reset.
+    pub(super) fn abort(&self) {
+        if let Self::Tcp(stream) = self {
+            let _ = set_socket_linger(stream, Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Writer<'_> {
     /// Writes what there is room for, without waiting. None: there is no room.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        match either!(self, stream => stream.try_write(bytes)) {
+        match either!(self, half => half.try_write(bytes)) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
             written => written.map(Some),
         }
     }
 
     pub(super) async fn writable(&self) -> io::Result<()> {
-        either!(self, stream => stream.writable().await)
+        either!(self, half => half.writable().await)
     }
 
     /// Waits until the program has ended the connection by force.
     pub(super) async fn broken(&self) {
-        let _ = either!(self, stream => stream.ready(Interest::ERROR).await);
+        let _ = either!(self, half => half.ready(Interest::ERROR).await);
     }
 
     /// Tells the program that nothing more comes.
     pub(super) fn finish(&self) {
-        let _ = either!(self, stream => shutdown(stream, Shutdown::Write));
+        let _ = match self {
+            Self::Tcp(half) => shutdown::<&TcpStream>(half.as_ref(), Shutdown::Write),
+            Self::Unix(half) => shutdown::<&UnixStream>(half.as_ref(), Shutdown::Write),
+        };
     }
 
     /// Writes all of `bytes`.
@@ -198,13 +223,6 @@ impl Socket {
             }
         }
         Ok(())
-    }
-
-    /// Makes the end of the connection one by force, once it is dropped: over TCP the program sees a reset.
-    pub(super) fn abort(&self) {
-        if let Self::Tcp(stream) = self {
-            let _ = set_socket_linger(stream, Some(Duration::ZERO));
-        }
     }
 }
 

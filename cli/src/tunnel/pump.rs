@@ -7,8 +7,12 @@ use std::{
 };
 
 use gimmal_io::{Duplex, RecvStream, SendStream};
+use tokio::io::AsyncReadExt as _;
 
-use super::{local::Socket, options::Counts};
+use super::{
+    local::{Reader, Socket, Writer},
+    options::Counts,
+};
 
 /// Most bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -76,8 +80,9 @@ pub(super) async fn pump(socket: Socket, stream: Duplex, idle: Option<Duration>,
     let (recv, send) = stream.into_split();
     let mut joined = Joined { socket, recv, send, why: Some(Why::Reset) };
     let Joined { socket, recv, send, .. } = &mut joined;
+    let (reader, writer) = socket.split();
     let flow = Flow { counts, steps: AtomicU64::new(0) };
-    let both = async { tokio::try_join!(into(socket, send, &flow), out_of(recv, socket, &flow)) };
+    let both = async { tokio::try_join!(into(reader, send, &flow), out_of(recv, &writer, &flow)) };
     let why = tokio::select! {
         ended = both => ended.err().map(|_| Why::Reset),
         () = nothing_moves(idle, &flow.steps) => Some(Why::Idle),
@@ -91,10 +96,10 @@ pub(super) async fn pump(socket: Socket, stream: Duplex, idle: Option<Duration>,
 }
 
 /// What the program writes goes into the stream.
-async fn into(socket: &Socket, send: &mut SendStream, flow: &Flow<'_>) -> io::Result<()> {
+async fn into(mut reader: Reader<'_>, send: &mut SendStream, flow: &Flow<'_>) -> io::Result<()> {
     let mut buffer = vec![0; READ_BYTES];
     loop {
-        let bytes = socket.read(&mut buffer).await?;
+        let bytes = reader.read(&mut buffer).await?;
         if bytes == 0 {
             send.finish();
             return Ok(());
@@ -115,24 +120,24 @@ async fn into(socket: &Socket, send: &mut SendStream, flow: &Flow<'_>) -> io::Re
 }
 
 /// What comes out of the stream is written to the program, from where it arrived.
-async fn out_of(recv: &mut RecvStream, socket: &Socket, flow: &Flow<'_>) -> io::Result<()> {
+async fn out_of(recv: &mut RecvStream, writer: &Writer<'_>, flow: &Flow<'_>) -> io::Result<()> {
     loop {
         // A program that ended its connection by force may have nothing to read or write that would tell.
         tokio::select! {
             ready = recv.readable() => ready?,
-            () = socket.broken() => return Err(ErrorKind::ConnectionReset.into()),
+            () = writer.broken() => return Err(ErrorKind::ConnectionReset.into()),
         }
         let here = recv.try_peek()?;
         if here.is_empty() {
-            socket.finish();
+            writer.finish();
             return Ok(());
         }
-        match socket.try_write(here)? {
+        match writer.try_write(here)? {
             Some(bytes) => {
                 recv.consume(bytes);
                 flow.add(&flow.counts.bytes_out, bytes);
             }
-            None => socket.writable().await?,
+            None => writer.writable().await?,
         }
         tokio::task::coop::consume_budget().await;
     }

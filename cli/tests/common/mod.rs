@@ -49,9 +49,11 @@ impl Running {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// How many files it has open.
-    pub(crate) fn files(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    /// How many sockets it has open.
+    pub(crate) fn sockets(&self) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
     }
 
     /// Ends it by SIGTERM, and returns its counters.

@@ -111,6 +111,11 @@ impl<L, C> Inbox<L, C> {
         !self.is_closed()
     }
 
+    /// The worker is armed and sleeps as this task: what is pushed from now on wakes it.
+    pub(crate) fn wakes(&self, task: &std::task::Waker) {
+        self.waker.arm_task(task);
+    }
+
     /// A turn begins, which looks at what was rung for. Whether anything was.
     #[inline]
     pub(crate) fn unring(&self) -> bool {

@@ -1,6 +1,6 @@
 //! A worker with a clock and a way to idle: what a thread runs, whosever it is.
 
-use std::time::Duration;
+use std::{task::Waker, time::Duration};
 
 use gimmal_transport::{Instant, Port, Time, time};
 
@@ -235,15 +235,18 @@ impl<P: Port, A: App> Runner<P, A> {
         self.woke();
     }
 
-    /// A turn for a task of an event loop: never blocks, and says what the strategy does then.
-    pub(crate) fn step(&mut self, limit: Duration) -> Rest {
+    /// A turn for a task of an event loop, which others wake: never blocks, and says what the strategy does then.
+    pub(crate) fn step(&mut self, limit: Duration, task: &Waker) -> Rest {
         if self.turn() > 0 {
             return Rest::Worked;
         }
         match self.idler.pause(self.now, false) {
             Pause::Spin => Rest::Spin,
             Pause::Yield | Pause::Return => Rest::Yield,
-            Pause::Sleep => self.arm(limit).map_or(Rest::Yield, Rest::Sleep),
+            Pause::Sleep => self.arm(limit).map_or(Rest::Yield, |wanted| {
+                self.worker.inbox.wakes(task);
+                Rest::Sleep(wanted)
+            }),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fmt, io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -13,6 +13,7 @@ use atomic_waker::AtomicWaker;
 use gimmal_rpc::{
     Client,
     channel::{Channel, Ticket as _},
+    response::Response,
     stream::Tie,
 };
 
@@ -27,6 +28,8 @@ pub(crate) struct Held {
 pub(crate) enum Side {
     /// The caller's. Without it once it is over.
     Opened(Mutex<Option<Called>>),
+    /// The caller's, which a [`Carrying`](crate::Carrying) has.
+    Carried(Arc<Carried>),
     /// The handler's, which waits until both halves are over.
     Accepted(Accepted),
 }
@@ -36,6 +39,27 @@ pub(crate) struct Called {
     pub(crate) tie: Tie,
     /// Why it ended, once that is known.
     pub(crate) failure: Option<String>,
+}
+
+/// Why a call ended that another task has.
+#[derive(Default)]
+pub(crate) struct Carried {
+    failure: OnceLock<String>,
+    reader: AtomicWaker,
+}
+
+impl Carried {
+    /// It ended; only the first reason counts.
+    pub(crate) fn ended(&self, why: String) {
+        let _ = self.failure.set(why);
+        self.reader.wake();
+    }
+}
+
+/// Why the call of a response is over.
+pub(crate) fn reason(response: &Response) -> String {
+    let failure = response.failure().map(ToString::to_string);
+    failure.unwrap_or_else(|| "the other side ended the stream".to_owned())
 }
 
 #[derive(Default)]
@@ -49,6 +73,7 @@ impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.side {
             Side::Opened(_) => "Opened",
+            Side::Carried(_) => "Carried",
             Side::Accepted(_) => "Accepted",
         })
     }
@@ -92,14 +117,20 @@ impl Held {
 
     /// Waits until it is known why the call of an opened stream is over. One task waits at a time: the reader.
     pub(crate) fn poll_failure(&self, context: &mut Context<'_>) -> Poll<()> {
-        let Side::Opened(called) = &self.side else { return Poll::Ready(()) };
+        let called = match &self.side {
+            Side::Opened(called) => called,
+            Side::Carried(carried) => {
+                carried.reader.register(context.waker());
+                return if carried.failure.get().is_some() { Poll::Ready(()) } else { Poll::Pending };
+            }
+            Side::Accepted(_) => return Poll::Ready(()),
+        };
         let mut called = called.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(called) = called.as_mut().filter(|called| called.failure.is_none()) else {
             return Poll::Ready(());
         };
         let response = ready!(called.ticket.poll(context));
-        let failure = response.failure().map(ToString::to_string);
-        called.failure = Some(failure.unwrap_or_else(|| "the other side ended the stream".to_owned()));
+        called.failure = Some(reason(&response));
         Poll::Ready(())
     }
 
@@ -110,6 +141,7 @@ impl Held {
                 let called = called.lock().unwrap_or_else(PoisonError::into_inner);
                 called.as_ref().and_then(|called| called.failure.clone())
             }
+            Side::Carried(carried) => carried.failure.get().cloned(),
             Side::Accepted(accepted) => {
                 let is_lost = accepted.is_lost.load(Ordering::Acquire);
                 is_lost.then(|| "the caller dropped the stream, or the connection ended".to_owned())

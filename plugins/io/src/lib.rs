@@ -38,7 +38,8 @@
 //!
 //! **Whose streams they are.** [`Duplex`] and its halves implement the traits of tokio (feature `tokio`, a default) and of the futures
 //! crates (`futures`). [`Duplex`] is a connection of hyper (`hyper`) and of tonic's own transport (`tonic`); [`Incoming`] is a listener
-//! of axum (`axum`). [`Duplex::blocking`] makes one for threads that may block.
+//! of axum (`axum`). [`Duplex::blocking`] makes one for threads that may block. [`open_local`] opens streams that a task of the
+//! user's own runtime moves, without a worker's thread.
 //!
 //! ```
 //! use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -93,7 +94,7 @@ pub use copy::copy_bidirectional;
 pub use duplex::{Duplex, Foreign};
 pub use error::Code;
 pub use incoming::{Incoming, Streams, serve};
-pub use open::open;
+pub use open::{Carrying, open, open_local};
 pub use recv::RecvStream;
 pub use send::SendStream;
 #[cfg(feature = "tonic")]

@@ -231,9 +231,14 @@ impl LocalConn {
     }
 
     /// The driver goes to sleep.
-    pub(crate) fn sleeps(&self) {
+    pub(super) fn sleeps(&self) {
         self.asleep.set(true);
         self.unready.set(true);
+    }
+
+    /// Whether it has done so, and nobody has used the worker since.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep.get()
     }
 
     #[cold]

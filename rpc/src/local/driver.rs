@@ -194,7 +194,13 @@ impl Driver {
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
         local.driven_by(context.waker());
-        match round(local, steps) {
+        if local.is_asleep()
+            && let Poll::Ready(rang) = readable(context)
+        {
+            // Taken note of before the turn that looks: it need not be followed by another.
+            rang?;
+        }
+        match round(local, steps, context) {
             Rest::Worked => return Ok(true),
             Rest::Spin | Rest::Yield => {}
             Rest::Sleep(limit) => {
@@ -215,7 +221,7 @@ impl Driver {
 impl LocalConn {
     /// Turns like a poll of the driver, which is left to sleep. Ready when something was found.
     pub(super) fn poll_turns(&self, context: &Context<'_>) -> Poll<()> {
-        match round(self, STEPS) {
+        match round(self, STEPS, context) {
             Rest::Worked => return Poll::Ready(()),
             Rest::Spin | Rest::Yield => context.waker().wake_by_ref(),
             Rest::Sleep(_) => {
@@ -228,10 +234,10 @@ impl LocalConn {
 }
 
 /// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
-fn round(local: &LocalConn, steps: usize) -> Rest {
+fn round(local: &LocalConn, steps: usize, context: &Context<'_>) -> Rest {
     let mut turns = local.driven_turns();
     for _ in 0..steps {
-        match turns.step(SLEEP) {
+        match turns.step(SLEEP, context.waker()) {
             Rest::Spin => std::hint::spin_loop(),
             rest => return rest,
         }

@@ -150,13 +150,18 @@ impl LocalServer {
         poll_fn(move |context| {
             if std::mem::take(&mut is_asleep) {
                 self.inline.woke();
+                // Before the turn that looks: it need not be followed by another.
+                if let Poll::Ready(rang) = readable(context) {
+                    rang?;
+                }
             }
             if ending.is_none()
                 && (signal.as_mut().poll(context).is_ready() || Pin::new(&mut ended).poll(context).is_ready())
             {
                 ending = Some(self.begin_to_end(timeout));
             }
-            let rest = self.enter(|inline| round(inline, if ending.is_some() { LOOK } else { SLEEP }));
+            let limit = if ending.is_some() { LOOK } else { SLEEP };
+            let rest = self.enter(|inline| round(inline, limit, context));
             if let Rest::Sleep(limit) = rest {
                 is_asleep = true;
                 alarm.set(limit)?;
@@ -183,10 +188,10 @@ impl LocalServer {
     }
 
     fn begin_to_end(&mut self, timeout: Duration) -> Ending {
-        self.shared.drain();
         let is_deaf = Arc::<Signal>::default();
         let (acceptors, deaf) = (self.acceptors.take(), SetOnDrop(Arc::clone(&is_deaf)));
-        // To stop listening may take a while. Without a thread it happens here.
+        // To stop listening may take a while. Calls are served until it is done, since clients are told to go elsewhere only then.
+        // Without a thread it happens here.
         let _ = thread::spawn("gimmal-shutdown", move || {
             drop(acceptors);
             drop(deaf);
@@ -201,6 +206,7 @@ impl LocalServer {
             if !ending.is_deaf.is_set() {
                 return None;
             }
+            self.shared.drain();
             let is_at_rest = self.act(Node::drain);
             if !is_at_rest && !ending.until.has_passed() {
                 return None;
@@ -214,9 +220,9 @@ impl LocalServer {
 }
 
 /// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
-fn round(inline: &mut Inline<Any, Node>, limit: Duration) -> Rest {
+fn round(inline: &mut Inline<Any, Node>, limit: Duration, context: &Context<'_>) -> Rest {
     for _ in 0..STEPS {
-        match inline.step(limit) {
+        match inline.step(limit, context.waker()) {
             Rest::Spin => std::hint::spin_loop(),
             rest => return rest,
         }

@@ -4,12 +4,18 @@
 //!  sleeper:  armed = 1 ; fence ; look for work ; sleep        waker:  give work ; fence ; armed ? ring
 //! ```
 //! Of the two fences one comes first: either the sleeper sees the work, or the waker sees `armed`.
+//!
+//! A sleeper that is a task of an event loop says which: then a ring wakes that task. From the loop's own thread this is no system call.
 
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    task,
 };
+
+use atomic_waker::AtomicWaker;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -19,6 +25,8 @@ const AWAKE: u32 = 0;
 const ARMED: u32 = 1;
 /// A waker has seen [`ARMED`] and writes to the descriptor, now or soon.
 const RUNG: u32 = 2;
+/// As [`ARMED`], of an owner that sleeps as a task.
+const TASK: u32 = 3;
 
 /// Wakes the owner of a port from another thread, without a system call while the owner is awake.
 pub type Waker = Arc<Doorbell>;
@@ -30,6 +38,8 @@ pub struct Doorbell {
     armed: AtomicU32,
     /// Rings that the owner knows of and has not read from the descriptor; the owner's alone.
     unread: AtomicU64,
+    /// The task as which its owner sleeps.
+    task: AtomicWaker,
 }
 
 impl Doorbell {
@@ -39,7 +49,7 @@ impl Doorbell {
     /// When no descriptor can be had.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { event, armed: AtomicU32::new(AWAKE), unread: AtomicU64::new(0) })
+        Ok(Self { event, armed: AtomicU32::new(AWAKE), unread: AtomicU64::new(0), task: AtomicWaker::new() })
     }
 
     /// Rings, after work was made visible.
@@ -47,7 +57,19 @@ impl Doorbell {
         if must_ring(&self.armed) {
             // EAGAIN means the counter is full: it is readable, which is all we want.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        } else if must_wake(&self.armed) && catch_unwind(AssertUnwindSafe(|| self.task.wake())).is_err() {
+            // Foreign code: the panic is not of whoever rings.
+            tracing::error!("the waker of a worker's task panicked: the task may never be polled again");
         }
+    }
+
+    /// Called by the owner after [`Doorbell::arm`], to sleep as `task`: the next ring wakes that, and the descriptor stays quiet.
+    pub fn arm_task(&self, task: &task::Waker) {
+        // A late wake of an earlier sleep may take the task out again: it wakes it, too.
+        self.task.register(task);
+        // A ring since the arming has written to the descriptor, which ends the sleep, too.
+        // SYNC POINT: doorbell armed. Pairs with `must_wake`, behind which the task is found.
+        let _ = self.armed.compare_exchange(ARMED, TASK, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Called by the owner before it looks for work a last time and sleeps.
@@ -76,6 +98,13 @@ pub(super) fn must_ring(armed: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     armed.load(Ordering::Relaxed) == ARMED
         && armed.compare_exchange(ARMED, RUNG, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Whether the owner's task must be woken: once for each sleep. Behind [`must_ring`], whose fence is this one's too.
+fn must_wake(armed: &AtomicU32) -> bool {
+    // SYNC POINT: doorbell armed. Pairs with the store in `arm_task`.
+    armed.load(Ordering::Relaxed) == TASK
+        && armed.compare_exchange(TASK, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 pub(super) fn arm(armed: &AtomicU32) {
@@ -132,5 +161,39 @@ mod tests {
         bell.disarm();
         assert!(!readable(&bell), "both rings are read");
         assert_eq!(bell.unread.load(Ordering::Relaxed), 0);
+    }
+
+    #[derive(Default)]
+    struct Task(AtomicU32);
+
+    impl task::Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A sleep as a task ends by that task, once; the next one may be another kind of sleep.
+    #[test]
+    fn a_task_is_woken_in_place_of_the_descriptor() {
+        let (bell, task) = (Doorbell::new().unwrap(), Arc::<Task>::default());
+        let (waker, woken) = (task::Waker::from(Arc::clone(&task)), || task.0.load(Ordering::Relaxed));
+        for sleeps in 1..3 {
+            bell.arm();
+            bell.arm_task(&waker);
+            bell.ring();
+            bell.ring();
+            assert!(woken() == sleeps && !readable(&bell));
+            bell.disarm();
+        }
+        bell.ring();
+        assert_eq!(woken(), 2, "an owner that is awake is left alone");
+        bell.arm();
+        bell.ring();
+        bell.arm_task(&waker);
+        assert!(woken() == 2 && readable(&bell), "what rang before the task was known ends the sleep too");
+        bell.disarm();
+        bell.arm();
+        bell.ring();
+        assert!(woken() == 2 && readable(&bell), "a sleep of the thread");
     }
 }
