@@ -51,8 +51,9 @@ fn own_cpu_ns() -> Option<u64> {
     u64::try_from(used.tv_sec * 1_000_000_000 + used.tv_nsec).ok()
 }
 
-/// Processor time of all threads that a process has, nanoseconds.
-fn cpu_ns(process: u32) -> Option<u64> {
+/// Processor time of all threads that a process has, nanoseconds. `None` when there is no such process.
+#[must_use]
+pub fn cpu_ns(process: u32) -> Option<u64> {
     of_threads(process, "schedstat", |text| text.split_whitespace().next()?.parse().ok())
 }
 

@@ -41,6 +41,14 @@ pub struct Table {
 }
 
 impl Tables {
+    /// Reads what [`Tables::to_toml`] made.
+    ///
+    /// # Errors
+    /// [`BenchError::Arguments`]: it is something else.
+    pub fn parse(text: &str) -> Result<Self, BenchError> {
+        toml::from_str(text).map_err(|error| BenchError::Arguments(error.to_string()))
+    }
+
     /// As a file that [`page`] reads.
     #[must_use]
     pub fn to_toml(&self) -> String {
@@ -93,7 +101,7 @@ pub fn page(files: &[PathBuf]) -> Result<String, BenchError> {
         if path.extension().is_some_and(|extension| extension == "toml") {
             let wrong = |why: String| BenchError::Arguments(format!("{place}: {why}"));
             let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-            let file: Tables = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            let file = Tables::parse(&text).map_err(|error| wrong(error.to_string()))?;
             tables.extend(file.table);
         } else {
             records.extend(html::read(path)?);
@@ -214,8 +222,8 @@ mod tests {
     #[test]
     fn tables_are_read_as_they_were_written() {
         let text = include_str!("../results.toml");
-        let tables: Tables = toml::from_str(text).unwrap();
-        let again: Tables = toml::from_str(&tables.to_toml()).unwrap();
+        let tables = Tables::parse(text).unwrap();
+        let again = Tables::parse(&tables.to_toml()).unwrap();
         assert_eq!(again, tables);
         assert!(tables.to_string().starts_with(&format!("### {}\n", tables.table[0].title)));
     }

@@ -1,21 +1,17 @@
-//! tonic over a unix socket, over gimmal, and over nothing, with a codec that leaves bytes as they are: no protobuf is measured.
+//! tonic over sockets, over byte streams of gimmal, over gimmal's calls, and over nothing, with a codec that leaves bytes as they are: no
+//! protobuf is measured.
 
 use std::{
     convert::Infallible,
     future::{Future, Ready, ready},
-    path::Path,
     pin::Pin,
-    sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use anyhow::{Result, anyhow, ensure};
 use bytes::{Buf as _, BufMut as _, Bytes};
 use http::{Uri, uri::PathAndQuery};
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{
     Request, Response, Status,
     body::Body,
@@ -27,8 +23,11 @@ use tonic::{
 use tower::Service;
 
 use crate::{
-    measure::{BYTES, Times, runtime, windowed},
-    ours::{until, url},
+    case::Way,
+    link::{Dialer, Listener},
+    measure::{Job, Times, runtime, windowed},
+    ours::{config, driven},
+    post::Post,
 };
 
 /// Bytes as they are.
@@ -101,46 +100,37 @@ impl Service<http::Request<Body>> for Echo {
     }
 }
 
-/// Until `stop`.
-pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
-    runtime()?.block_on(async {
-        let incoming = UnixListenerStream::new(UnixListener::bind(place)?);
-        let until = async {
-            while !stop.load(Ordering::Relaxed) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::select! {
-            served = Server::builder().add_service(Echo).serve_with_incoming(incoming) => Ok(served?),
-            () = until => Ok(()),
-        }
-    })
+/// Until the other process ends.
+pub(crate) async fn serve(way: Way, post: &Post) -> Result<()> {
+    let (listener, host) = Listener::new(way, post).await?;
+    let served = Server::builder().add_service(Echo).serve_with_incoming(listener.links());
+    tokio::select! {
+        served = served => Ok(served?),
+        over = host.serve(post) => over,
+    }
 }
 
-/// `calls` after a tenth of that to warm up, `window` of them at once.
-pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    let place = place.to_owned();
-    runtime()?.block_on(async {
-        // The address is not used: the connector knows the socket.
-        let channel = Endpoint::from_static("http://[::1]:1")
-            .connect_with_connector(tower::service_fn(move |_: Uri| {
-                let place = place.clone();
-                async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(place).await?)) }
-            }))
-            .await?;
-        echoes(channel, calls, window).await
-    })
+/// Echoes by tonic's own transport.
+pub(crate) async fn call(job: &Job) -> Result<Times> {
+    let dialer = Dialer::new(job).await?;
+    // The address is not used: the dialer knows it.
+    let connector = tower::service_fn(move |_: Uri| {
+        let dialer = dialer.clone();
+        async move { dialer.connect().await.map(TokioIo::new) }
+    });
+    let channel = Endpoint::from_static("http://[::1]:1").connect_with_connector(connector).await?;
+    echoes(channel, job).await
 }
 
 /// Echoes by the stub of a channel.
-async fn echoes<C>(channel: C, calls: usize, window: usize) -> Result<Times>
+async fn echoes<C>(channel: C, job: &Job) -> Result<Times>
 where
     C: GrpcService<Body, ResponseBody: http_body::Body<Data = Bytes> + Send + 'static> + Clone,
     <C::ResponseBody as http_body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
 {
     let client = tonic::client::Grpc::new(channel);
-    let body = Bytes::from(vec![7; BYTES]);
-    windowed(calls, window, async || {
+    let body = Bytes::from(vec![7; job.case.bytes]);
+    windowed(job, async || {
         let mut client = client.clone();
         client.ready().await.map_err(|error| anyhow!(error.into()))?;
         let path = PathAndQuery::from_static("/peers.Echo/echo");
@@ -151,34 +141,33 @@ where
     .await
 }
 
-/// Serves over gimmal until `stop`.
-pub(crate) fn serve_over_gimmal(place: &Path, stop: &AtomicBool) -> Result<()> {
-    runtime()?.block_on(async {
-        let server = gimmal_tonic::Server::builder().add_service(Echo);
-        Ok(server.serve_with_shutdown(&url(place), until(stop)).await?)
-    })
+/// Serves over gimmal until the other process ends.
+pub(crate) async fn serve_over_gimmal(post: &Post) -> Result<()> {
+    let server = gimmal_tonic::Server::builder().add_service(Echo);
+    let builder = gimmal::Server::builder().config(config(post.idling));
+    let server = server.listen_with(builder, &post.place.url_to_listen())?;
+    post.place.tell(server.address())?;
+    server.serve_until(post.until(), crate::ours::STOP).await;
+    Ok(())
 }
 
 /// Calls by a channel that may be handed around.
-pub(crate) fn call_by_channel(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    runtime()?.block_on(async {
-        let channel = gimmal_tonic::connect(&url(place)).await?;
-        echoes(channel, calls, window).await
-    })
+pub(crate) async fn call_by_channel(job: &Job) -> Result<Times> {
+    // The window is that of `gimmal_tonic::connect`.
+    let builder = gimmal::Client::builder().config(config(job.case.idling)).window(256);
+    let client = builder.connect_async(&job.place.url()?).await?;
+    echoes(gimmal_tonic::Channel::new(gimmal_http::Client::new(client)), job).await
 }
 
 /// Calls by a channel that the calling thread drives.
-pub(crate) fn call_driven(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-    runtime.block_on(async {
-        let client = gimmal::tokio::LocalClient::connect(&url(place)).await?;
+pub(crate) fn call_driven(job: &Job) -> Result<Times> {
+    driven(job, async |client| {
         let channel = gimmal_tonic::Channel::new(gimmal_http::Client::new(client.clone()));
-        client.run_until(echoes(channel, calls, window)).await
+        client.run_until(echoes(channel, job)).await
     })
 }
 
 /// Calls of the service itself.
-pub(crate) fn call_alone(calls: usize, window: usize) -> Result<Times> {
-    runtime()?.block_on(echoes(Echo, calls, window))
+pub(crate) fn call_alone(job: &Job) -> Result<Times> {
+    runtime()?.block_on(echoes(Echo, job))
 }

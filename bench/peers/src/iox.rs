@@ -1,17 +1,17 @@
 //! iceoryx2's request-response, polled on both sides.
 
-use std::{
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 use gimmal::Instant;
 use gimmal_bench::recorder::Recorder;
 use iceoryx2::prelude::{LogLevel, NodeBuilder, ServiceName, ipc, set_log_level};
 
-use crate::measure::{BYTES, Times};
+use crate::{
+    case::BYTES,
+    measure::{Job, Stretch, Times},
+    post::Post,
+};
 
 /// For an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,13 +25,14 @@ fn name(place: &Path) -> Result<ServiceName> {
 }
 
 /// Until `stop`.
-pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
+pub(crate) fn serve(post: &Post) -> Result<()> {
+    let place = post.place.path();
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(|error| anyhow!("{error:?}"))?;
     let service = node.service_builder(&name(place)?).request_response::<[u8; BYTES], [u8; BYTES]>();
     let service = service.open_or_create().map_err(|error| anyhow!("{error:?}"))?;
     let server = service.server_builder().create().map_err(|error| anyhow!("{error:?}"))?;
     std::fs::write(place, "")?;
-    while !stop.load(Ordering::Relaxed) {
+    while !post.is_over() {
         while let Some(request) = server.receive().map_err(|error| anyhow!("{error:?}"))? {
             let answer = request.loan_uninit().map_err(|error| anyhow!("{error:?}"))?;
             answer.write_payload(*request).send().map_err(|error| anyhow!("{error:?}"))?;
@@ -41,18 +42,19 @@ pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// `calls` after a tenth of that to warm up.
-pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
+/// The job's calls after a tenth of that to warm up.
+pub(crate) fn call(job: &Job) -> Result<Times> {
+    let (place, calls) = (job.place.path(), job.calls);
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(|error| anyhow!("{error:?}"))?;
     let service = node.service_builder(&name(place)?).request_response::<[u8; BYTES], [u8; BYTES]>();
     let service = service.open_or_create().map_err(|error| anyhow!("{error:?}"))?;
     let client = service.client_builder().create().map_err(|error| anyhow!("{error:?}"))?;
     let body = [7; BYTES];
     let mut recorder = Recorder::new()?;
-    let mut first = Instant::now();
+    let mut stretch = Stretch::begin(job);
     for number in 0..calls + calls / 10 {
         if number == calls / 10 {
-            first = Instant::now();
+            stretch = Stretch::begin(job);
         }
         let start = Instant::now();
         let request = client.loan_uninit().map_err(|error| anyhow!("{error:?}"))?;
@@ -71,5 +73,5 @@ pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
             recorder.record(u64::try_from(start.elapsed().as_nanos())?);
         }
     }
-    Times::of(&mut recorder, first)
+    stretch.end(&mut recorder)
 }

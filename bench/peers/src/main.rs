@@ -1,71 +1,90 @@
-//! 64-byte echoes of tarpc and tonic over a unix socket, of iceoryx2's request-response and of UCX, beside gimmal's typed calls
-//! and the echo of its engine, one at a time and 32 at once.
+//! Echoes of tarpc and tonic over sockets, of iceoryx2's request-response and of UCX, beside gimmal's typed calls, tonic's stubs over
+//! gimmal and the echo of its engine, one at a time and 32 at once.
 //!
 //! ```text
 //!  round 1: engine, inline, driven, handed off, tarpc, tonic, iceoryx2     round 2: the same …
 //!  each: server started on its core, client on the other, warmed up, measured, ended
 //! ```
-//! `cargo run --release` prints one table and whether the targets are met; `--json` one object; `--record` keeps the table.
+//! `cargo run --release` prints tables, and whether the targets are met; `--over tcp` those of TCP; `--json` one object; `--record`
+//! keeps the tables.
 
 #![forbid(unsafe_code)]
 
+mod case;
 mod compare;
+mod copies;
 mod exchange;
 mod grpc;
 mod iox;
+mod link;
+mod list;
 mod measure;
 mod ours;
+mod place;
+mod post;
 mod rpc;
+mod streams;
+mod tables;
 mod way;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
+use case::Way;
 use clap::{Parser, Subcommand};
 use gimmal_bench::args::Cores;
 use measure::Pins;
-use way::Way;
+use place::Over;
+use way::Serve;
 
-/// 64-byte echoes between two processes: gimmal over shared memory, its peers beside it.
+/// Echoes between two processes: gimmal's, its peers beside it.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub(crate) struct Cli {
+    /// What carries them.
+    #[arg(long, value_enum, default_value = "shm")]
+    over: Over,
     /// Calls of one slice.
     #[arg(long, default_value = "20000", value_parser = clap::value_parser!(u32).range(10..))]
     calls: u32,
     /// Slices of each; everybody takes turns.
     #[arg(long, default_value = "7", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// One JSON object in place of the table.
+    /// One JSON object in place of the tables.
     #[arg(long)]
     json: bool,
-    /// Writes the table to this file too, from which `gimmal-bench results` makes RESULTS.md.
+    /// Writes the tables to this file too, from which `gimmal-bench results` makes RESULTS.md. Tables of other titles stay in it.
     #[arg(long)]
     record: Option<PathBuf>,
     /// Only these; targets that need others are left out.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Way>,
     #[command(subcommand)]
-    serve: Option<Serve>,
+    child: Option<Child>,
 }
 
 #[derive(Subcommand, Debug)]
-enum Serve {
+enum Child {
     /// The other side; started by the first.
     #[command(hide = true)]
-    Serve { way: Way, place: PathBuf, core: usize },
+    Serve(Serve),
+    /// Takes a core.
+    #[command(hide = true)]
+    Burn { core: usize },
 }
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
-    if let Some(Serve::Serve { way, place, core }) = &cli.serve {
-        return way::serve(*way, place, *core);
+    match cli.child {
+        Some(Child::Serve(serve)) => return way::serve(serve),
+        Some(Child::Burn { core }) => return way::burn(core),
+        None => {}
     }
     let cores = Cores::choose(None)?;
     let pins = Pins { client: cores.client, server: cores.server };
-    let comparison = compare::run(pins, cli.calls.try_into()?, cli.rounds, &cli.only)?;
+    let comparison = compare::run(cli.over, pins, cli.calls.try_into()?, cli.rounds, &cli.only)?;
     if let Some(path) = &cli.record {
-        std::fs::write(path, comparison.tables().to_toml())?;
+        tables::record(comparison.tables(), path)?;
     }
     if cli.json {
         println!("{}", comparison.to_json());

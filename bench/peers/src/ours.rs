@@ -1,9 +1,8 @@
-//! gimmal's ways over shared memory: the engine's echo, and typed calls inline, driven and handed off.
+//! gimmal's ways: the engine's echo over shared memory, and typed calls inline, driven and handed off.
 
 use std::{
     path::Path,
     pin::pin,
-    sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -12,7 +11,6 @@ use anyhow::{Result, ensure};
 use gimmal::{
     Channel as _, Client, Config, Cx, Instant, Server,
     codec::{InPlace, Zerocopy},
-    config::Idle,
     local::LocalClient,
     tokio::{self as on_tokio, Tokio},
 };
@@ -28,12 +26,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use tokio::runtime::Runtime;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::measure::{BYTES, Pins, Times, many_threads, runtime, windowed, windowed_on};
+use crate::{
+    case::{BYTES, Idling},
+    measure::{Job, Stretch, Times, many_threads, windowed, windowed_on},
+    post::Post,
+};
 
-/// For an answer.
+/// A server is asked so often whether it is to end.
 const NAP: Duration = Duration::from_millis(20);
 /// For a server to end.
-const STOP: Duration = Duration::from_secs(1);
+pub(crate) const STOP: Duration = Duration::from_secs(1);
 
 /// What is called.
 #[gimmal::service]
@@ -100,22 +102,18 @@ impl Echo for Glass {
     }
 }
 
-fn config(idle: Idle) -> Config {
+pub(crate) fn config(idling: Idling) -> Config {
     let mut config = Config::default();
-    config.engine.idle = idle;
+    config.engine.idle = idling.idle();
     config
 }
 
-pub(crate) fn url(place: &Path) -> String {
-    format!("shm://{}", place.display())
-}
-
-/// Until `stop`; never sleeps if it `spins`, else as the default configuration says.
-pub(crate) fn serve(place: &Path, spins: bool, stop: &AtomicBool) -> Result<()> {
-    let idle = if spins { Idle::Spin } else { Idle::default() };
-    let builder = Server::builder().service(serve_echo(Glass)).config(config(idle));
-    let mut server = builder.listen_local(&url(place))?;
-    server.run_until(NAP, || stop.load(Ordering::Relaxed));
+/// On the calling thread, until the other process ends.
+pub(crate) fn serve(post: &Post) -> Result<()> {
+    let builder = Server::builder().service(serve_echo(Glass)).config(config(post.idling));
+    let mut server = builder.listen_local(&post.place.url_to_listen())?;
+    post.place.tell(server.address())?;
+    server.run_until(NAP, || post.is_over());
     Ok(())
 }
 
@@ -136,7 +134,7 @@ pub(crate) fn serve_messages(place: &Path) -> Result<()> {
 }
 
 /// The engine's echo, as `gimmal-bench lat --layer engine` makes it.
-pub(crate) fn messages(place: &Path, pins: Pins, calls: usize) -> Result<Times> {
+pub(crate) fn messages(job: &Job) -> Result<Times> {
     let plan = Plan {
         layer: Layer::Engine,
         mode: Mode::Inline,
@@ -147,65 +145,68 @@ pub(crate) fn messages(place: &Path, pins: Pins, calls: usize) -> Result<Times> 
         // Typed callers read every byte of the answer: so does this one.
         verify: true,
         keeps_accepting: false,
-        client_core: pins.client,
-        server_core: pins.server,
+        client_core: job.pins.client,
+        server_core: job.pins.server,
         same_host: true,
     };
-    let address = Address::Shm { path: place.to_owned() };
+    let address = Address::Shm { path: job.place.path().to_owned() };
     let mut target = InlineTarget::connect(&Shm, &address, &plan, 256 << 10)?;
-    let calls = u64::try_from(calls)?;
+    let calls = u64::try_from(job.calls)?;
     target.run(calls / 10, &mut Recorder::new()?)?;
     let mut recorder = Recorder::new()?;
+    let stretch = Stretch::begin(job);
     target.run(calls, &mut recorder)?;
+    let times = stretch.end(&mut recorder);
     Box::new(target).close();
-    Ok(Times { median_ns: recorder.fine_median_ns(), per_second: recorder.per_second() })
+    times
 }
 
-fn inline(place: &Path) -> Result<EchoClient<LocalClient>> {
-    Ok(EchoClient::new(Client::builder().config(config(Idle::Spin)).connect_local(&url(place))?))
+fn inline(job: &Job) -> Result<EchoClient<LocalClient>> {
+    let builder = Client::builder().config(config(job.case.idling));
+    Ok(EchoClient::new(builder.connect_local(&job.place.url()?)?))
 }
 
 /// What `call` brings back is compared after its time was taken, as the engine's echo is.
-fn timed<B: PartialEq<[u8; BYTES]>>(calls: usize, mut call: impl FnMut() -> Result<B>) -> Result<Times> {
+fn timed<B: PartialEq<[u8; BYTES]>>(job: &Job, mut call: impl FnMut() -> Result<B>) -> Result<Times> {
     let check = |body: &B| -> Result<()> {
         ensure!(*body == [7; BYTES], "another body");
         Ok(())
     };
-    (0..calls / 10).try_for_each(|_| check(&call()?))?;
+    (0..job.calls / 10).try_for_each(|_| check(&call()?))?;
     let mut recorder = Recorder::new()?;
-    let first = Instant::now();
-    for _ in 0..calls {
+    let stretch = Stretch::begin(job);
+    for _ in 0..job.calls {
         let start = Instant::now();
         let body = call()?;
         recorder.record(u64::try_from(start.elapsed().as_nanos())?);
         check(&body)?;
     }
-    Times::of(&mut recorder, first)
+    stretch.end(&mut recorder)
 }
 
 /// The calling thread is the worker, and the handler runs where the request landed.
-pub(crate) fn inline_calls(place: &Path, calls: usize) -> Result<Times> {
-    let (client, block) = (inline(place)?, Block([7; BYTES]));
-    timed(calls, || Ok(client.mirror(block).wait()?))
+pub(crate) fn inline_calls(job: &Job) -> Result<Times> {
+    let (client, block) = (inline(job)?, Block([7; BYTES]));
+    timed(job, || Ok(client.mirror(block).wait()?))
 }
 
 /// Typed inline calls by a codec that checks only the length.
-pub(crate) fn flat_calls(place: &Path, calls: usize) -> Result<Times> {
-    let (client, block) = (inline(place)?, Block([7; BYTES]));
-    timed(calls, || Ok(client.reflect((&block).into()).wait()?))
+pub(crate) fn flat_calls(job: &Job) -> Result<Times> {
+    let (client, block) = (inline(job)?, Block([7; BYTES]));
+    timed(job, || Ok(client.reflect((&block).into()).wait()?))
 }
 
 /// Typed inline calls with owned vectors, as tarpc has them.
-pub(crate) fn inline_vectors(place: &Path, calls: usize) -> Result<Times> {
-    let client = inline(place)?;
-    timed(calls, || Ok(client.echo(vec![7; BYTES]).wait()?))
+pub(crate) fn inline_vectors(job: &Job) -> Result<Times> {
+    let client = inline(job)?;
+    timed(job, || Ok(client.echo(vec![7; BYTES]).wait()?))
 }
 
 /// The floor of the clients that are driven by a runtime: the same calls, polled in a loop without one.
-pub(crate) fn polled_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    let channel = Client::builder().config(config(Idle::Spin)).connect_local(&url(place))?;
+pub(crate) fn polled_calls(job: &Job) -> Result<Times> {
+    let channel = Client::builder().config(config(job.case.idling)).connect_local(&job.place.url()?)?;
     let client = EchoClient::new(channel.clone());
-    let mut all = pin!(windowed(calls, window, async || {
+    let mut all = pin!(windowed(job, async || {
         ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
         Ok(())
     }));
@@ -217,14 +218,23 @@ pub(crate) fn polled_calls(place: &Path, calls: usize, window: usize) -> Result<
     }
 }
 
-/// On tokio's current-thread runtime, whose one thread also moves the calls.
-pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
+/// A client on tokio's current-thread runtime, whose one thread also moves the calls.
+pub(crate) fn driven(
+    job: &Job,
+    main: impl AsyncFnOnce(on_tokio::LocalClient) -> Result<Times>,
+) -> Result<Times> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-    runtime.block_on(async {
-        let channel = on_tokio::LocalClient::connect(&url(place)).await?;
+    let builder = Client::builder().config(config(job.case.idling));
+    let url = job.place.url()?;
+    runtime.block_on(async { main(on_tokio::LocalClient::connect_with(builder, &url).await?).await })
+}
+
+/// Typed calls of a driven client.
+pub(crate) fn driven_calls(job: &Job) -> Result<Times> {
+    driven(job, async |channel| {
         let client = EchoClient::new(channel.clone());
-        let all = windowed(calls, window, async || {
+        let all = windowed(job, async || {
             ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
             Ok(())
         });
@@ -232,40 +242,35 @@ pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<
     })
 }
 
-/// Turns and handlers are a task of tokio's current-thread runtime; until `stop`.
-pub(crate) fn serve_on_one_thread(place: &Path, stop: &AtomicBool) -> Result<()> {
-    runtime()?.block_on(async {
-        let builder = Server::builder().service(serve_echo(Glass)).runtime(Tokio::current()?);
-        let server = builder.listen_local(&url(place))?;
-        on_tokio::serve_until(server, until(stop), STOP).await?;
-        Ok(())
-    })
+/// Turns and handlers are a task of tokio's current-thread runtime, until the other process ends.
+pub(crate) async fn serve_on_one_thread(post: &Post) -> Result<()> {
+    let builder = Server::builder().service(serve_echo(Glass)).runtime(Tokio::current()?);
+    let server = builder.config(config(post.idling)).listen_local(&post.place.url_to_listen())?;
+    post.place.tell(server.address())?;
+    on_tokio::serve_until(server, post.until(), STOP).await?;
+    Ok(())
 }
 
-/// Handlers run on a worker inside a multi-thread runtime; until `stop`.
-pub(crate) fn serve_in_runtime(place: &Path, stop: &AtomicBool) -> Result<()> {
+/// Handlers run on a worker inside a multi-thread runtime, until the other process ends.
+pub(crate) fn serve_in_runtime(post: &Post) -> Result<()> {
     many_threads()?.block_on(async {
         let builder = Server::builder().service(serve_echo(Glass)).runtime(Tokio::current()?);
-        builder.listen(&url(place))?.serve_until(until(stop), STOP).await;
+        let server = builder.config(config(post.idling)).listen(&post.place.url_to_listen())?;
+        post.place.tell(server.address())?;
+        server.serve_until(post.until(), STOP).await;
         Ok(())
     })
 }
 
-pub(crate) async fn until(stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) {
-        tokio::time::sleep(NAP).await;
-    }
+fn handed_off(job: &Job) -> Result<EchoClient<Client>> {
+    let builder = Client::builder().config(config(job.case.idling));
+    Ok(EchoClient::new(builder.connect(&job.place.url()?)?))
 }
 
 /// Handed off to a worker thread, and awaited on `runtime`.
-pub(crate) fn handed_off_calls(
-    runtime: &Runtime,
-    place: &Path,
-    calls: usize,
-    window: usize,
-) -> Result<Times> {
-    let client = EchoClient::new(Client::builder().connect(&url(place))?);
-    windowed_on(runtime, calls, window, move || {
+pub(crate) fn handed_off_calls(runtime: &Runtime, job: &Job) -> Result<Times> {
+    let client = handed_off(job)?;
+    windowed_on(runtime, job, move || {
         let client = client.clone();
         async move {
             ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
@@ -275,7 +280,7 @@ pub(crate) fn handed_off_calls(
 }
 
 /// Handed off by a thread that blocks until the answer is there.
-pub(crate) fn blocking_calls(place: &Path, calls: usize) -> Result<Times> {
-    let client = EchoClient::new(Client::builder().connect(&url(place))?);
-    timed(calls, || Ok(client.echo(vec![7; BYTES]).wait()?))
+pub(crate) fn blocking_calls(job: &Job) -> Result<Times> {
+    let client = handed_off(job)?;
+    timed(job, || Ok(client.echo(vec![7; BYTES]).wait()?))
 }

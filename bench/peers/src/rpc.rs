@@ -1,21 +1,21 @@
-//! tarpc over a unix socket.
-
-use std::{
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+//! tarpc over sockets, and over byte streams of gimmal.
 
 use anyhow::{Result, ensure};
 use futures::StreamExt as _;
 use tarpc::{
     client, context,
+    serde_transport::Transport,
     server::{BaseChannel, Channel as _},
     tokio_serde::formats::Bincode,
 };
 use tokio::runtime::Runtime;
 
-use crate::measure::{BYTES, Times, windowed_on};
+use crate::{
+    case::{BYTES, Way},
+    link::{Dialer, Listener},
+    measure::{Job, Times, windowed_on},
+    post::Post,
+};
 
 #[tarpc::service]
 trait Echo {
@@ -32,32 +32,31 @@ impl Echo for Mirror {
     }
 }
 
-/// Until `stop`.
-pub(crate) fn serve(runtime: &Runtime, place: &Path, stop: &AtomicBool) -> Result<()> {
+/// Until the other process ends.
+pub(crate) fn serve(runtime: &Runtime, way: Way, post: &Post) -> Result<()> {
     runtime.block_on(async {
-        let mut incoming = tarpc::serde_transport::unix::listen(place, Bincode::default).await?;
+        let (listener, host) = Listener::new(way, post).await?;
+        let mut links = Box::pin(listener.links());
         tokio::spawn(async move {
-            while let Some(Ok(transport)) = incoming.next().await {
-                let channel = BaseChannel::with_defaults(transport);
+            while let Some(Ok(link)) = links.next().await {
+                let channel = BaseChannel::with_defaults(Transport::from((link, Bincode::default())));
                 tokio::spawn(channel.execute(Mirror.serve()).for_each(|answer| async {
                     tokio::spawn(answer);
                 }));
             }
         });
-        while !stop.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
+        host.serve(post).await
     })
 }
 
-/// `calls` after a tenth of that to warm up, `window` of them at once.
-pub(crate) fn call(runtime: &Runtime, place: &Path, calls: usize, window: usize) -> Result<Times> {
+/// Echoes through one link.
+pub(crate) fn call(runtime: &Runtime, job: &Job) -> Result<Times> {
+    let dialer = runtime.block_on(Dialer::new(job))?;
     let client = runtime.block_on(async {
-        let transport = tarpc::serde_transport::unix::connect(place, Bincode::default).await?;
+        let transport = Transport::from((dialer.connect().await?, Bincode::default()));
         anyhow::Ok(EchoClient::new(client::Config::default(), transport).spawn())
     })?;
-    windowed_on(runtime, calls, window, move || {
+    windowed_on(runtime, job, move || {
         let client = client.clone();
         async move {
             let back = client.echo(context::current(), vec![7; BYTES]).await?;

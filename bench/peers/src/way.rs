@@ -1,99 +1,61 @@
-//! The ways of an echo: each one's server as a process of its own, and a slice of its calls.
+//! Each way's server as a process of its own, and a slice of its calls.
 
 use std::{
-    path::Path,
+    path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use gimmal::Instant;
+use gimmal_bench::against::{iperf3::Iperf3, ucx_echo::UcxEcho};
 use gimmal_engine::worker::thread::pin_to;
 
 use crate::{
-    exchange, grpc, iox,
-    measure::{Pins, Times, many_threads, runtime},
-    ours, rpc,
+    case::{BLOCK, BYTES, Case, Cores, Idling, Way},
+    copies, exchange, grpc, iox,
+    measure::{Job, Pins, Times, many_threads, runtime},
+    ours,
+    place::{Over, Place},
+    post::Post,
+    rpc, streams,
 };
 
 /// For a server to come.
 const COME: Duration = Duration::from_secs(10);
 
-/// Ways of an echo.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// gimmal's engine.
-    Engine,
-    /// Typed, inline at both ends.
-    Inline,
-    /// Typed, inline, by the codec of zerocopy: read in place.
-    Flat,
-    /// Typed, inline, with an owned vector and an async handler.
-    Vectors,
-    /// Typed, with an async handler, polled in a loop without a runtime.
-    Polled,
-    /// Typed, driven by tokio's current thread.
-    Driven,
-    /// Typed, on tokio's current thread at both ends.
-    Tokio,
-    /// Typed, handed off and awaited on tokio's current thread.
-    Handoff,
-    /// Typed, handed off and awaited on a multi-thread runtime; handlers run inside one.
-    Threads,
-    /// Typed, handed off and waited for.
-    Blocking,
-    /// Two threads of one process, one of which blocks: what a hand-off costs at least.
-    Exchange,
-    Tarpc,
-    /// tarpc on multi-thread runtimes.
-    TarpcThreads,
-    Tonic,
-    /// tonic's stubs over gimmal's worker.
-    TonicChannel,
-    /// tonic's stubs over a driven client of gimmal.
-    TonicDriven,
-    /// tonic's client and server in one process, without a transport: what its code takes.
-    TonicAlone,
-    Iceoryx2,
-    /// Active messages of UCX, by a program in C.
-    Ucx,
+/// What the process of a server is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Serve {
+    way: Way,
+    path: PathBuf,
+    core: usize,
+    over: Over,
+    idling: Idling,
 }
 
-/// Set when the parent process has ended.
-fn stop_flag() -> Arc<AtomicBool> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let theirs = Arc::clone(&stop);
-    std::thread::spawn(move || {
-        // The pipe ends with the parent.
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        theirs.store(true, Ordering::Relaxed);
-    });
-    stop
-}
-
-/// A server of one way; ends with this.
+/// A process of this program; ends with this.
 struct Server(Child);
 
 impl Server {
-    fn start(way: Way, place: &Path, core: usize) -> Result<Self> {
-        let name = way.to_possible_value().context("every way has a name")?;
-        let child = Command::new(std::env::current_exe()?)
-            .args(["serve", name.get_name()])
-            .arg(place)
-            .arg(core.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("starting a server")?;
-        let server = Self(child);
+    fn spawn(arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        child.map(Self).context("starting a process")
+    }
+
+    fn start(case: Case, place: &Place, core: usize) -> Result<Self> {
+        let name =
+            |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+        let named =
+            [case.way.to_possible_value(), place.over.to_possible_value(), case.idling.to_possible_value()];
+        let [Some(way), Some(over), Some(idling)] = named.map(name) else { bail!("every value has a name") };
+        let path = place.path().to_str().context("the folder's name is no text")?;
+        let server = Self::spawn(&["serve", &way, path, &core.to_string(), &over, &idling])?;
         let deadline = Instant::now() + COME;
-        while !place.exists() {
-            ensure!(Instant::now() < deadline, "{way:?}: its server did not come");
+        while !place.is_there() {
+            ensure!(Instant::now() < deadline, "{}: its server did not come", case.name());
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(server)
@@ -115,64 +77,111 @@ impl Drop for Server {
     }
 }
 
-/// One slice of one way, with `window` calls at once.
-pub(crate) fn slice(way: Way, pins: Pins, calls: usize, window: usize) -> Result<Times> {
+/// Programs of others that start both of their processes by themselves: calls in a second, of a case and a number of calls.
+pub(crate) type Program = Box<dyn FnMut(Case, u64) -> Result<f64>>;
+
+/// The program of a way that has one, or why it cannot take part.
+pub(crate) fn program(way: Way, pins: Pins) -> Option<Result<Program, String>> {
+    match way {
+        Way::Ucx => Some(
+            UcxEcho::for_cores(BYTES, pins.client, pins.server)
+                .map(|mut ucx| -> Program { Box::new(move |case, calls| Ok(ucx.rate(case.window, calls)?)) }),
+        ),
+        Way::Iperf3 => Some(Iperf3::for_cores(pins.client, pins.server).map(|iperf3| -> Program {
+            Box::new(move |_, calls| Ok(iperf3.bytes_per_second(calls * BLOCK as u64)? / BLOCK as f64))
+        })),
+        _ => None,
+    }
+}
+
+/// One slice.
+pub(crate) fn slice(case: Case, over: Over, pins: Pins, calls: usize) -> Result<Times> {
     let folder = tempfile::tempdir()?;
-    let place = folder.path().join("echo");
-    let _server = Server::start(way, &place, pins.server)?;
+    let place = Place::new(folder.path().join("echo"), over);
+    let server = Server::start(case, &place, pins.server)?;
+    let job = Job { case, calls: case.calls(calls), pins, place, server: server.0.id() };
+    let busy = if case.cores == Cores::Busy { vec![pins.client, pins.server] } else { vec![] };
+    let busy: Result<Vec<Server>> =
+        busy.into_iter().map(|core| Server::spawn(&["burn", &core.to_string()])).collect();
+    let _busy = busy?;
     // On a thread of its own, which is pinned with all that it starts.
     let measure = || {
         pin_to(pins.client)?;
-        match way {
-            Way::Engine => ours::messages(&place, pins, calls),
-            Way::Inline => ours::inline_calls(&place, calls),
-            Way::Flat => ours::flat_calls(&place, calls),
-            Way::Vectors => ours::inline_vectors(&place, calls),
-            Way::Polled => ours::polled_calls(&place, calls, window),
-            Way::Driven | Way::Tokio => ours::driven_calls(&place, calls, window),
-            Way::Handoff => ours::handed_off_calls(&runtime()?, &place, calls, window),
-            Way::Threads => ours::handed_off_calls(&many_threads()?, &place, calls, window),
-            Way::Blocking => ours::blocking_calls(&place, calls),
-            Way::Exchange => exchange::run(calls),
-            Way::Tarpc => rpc::call(&runtime()?, &place, calls, window),
-            Way::TarpcThreads => rpc::call(&many_threads()?, &place, calls, window),
-            Way::Tonic => grpc::call(&place, calls, window),
-            Way::TonicChannel => grpc::call_by_channel(&place, calls, window),
-            Way::TonicDriven => grpc::call_driven(&place, calls, window),
-            Way::TonicAlone => grpc::call_alone(calls, window),
-            Way::Iceoryx2 => iox::call(&place, calls),
-            Way::Ucx => bail!("its processes are programs of their own"),
-        }
+        call(&job)
     };
     let times = std::thread::scope(|scope| scope.spawn(measure).join());
-    times.map_err(|_| anyhow!("{way:?}: its client panicked"))?.with_context(|| format!("{way:?}"))
+    times.map_err(|_| anyhow!("{}: its client panicked", case.name()))?.with_context(|| case.name())
+}
+
+fn call(job: &Job) -> Result<Times> {
+    match job.case.way {
+        Way::Engine => ours::messages(job),
+        Way::Inline => ours::inline_calls(job),
+        Way::Flat => ours::flat_calls(job),
+        Way::Vectors => ours::inline_vectors(job),
+        Way::Polled => ours::polled_calls(job),
+        Way::Driven | Way::Tokio => ours::driven_calls(job),
+        Way::Handoff => ours::handed_off_calls(&runtime()?, job),
+        Way::Threads => ours::handed_off_calls(&many_threads()?, job),
+        Way::Blocking => ours::blocking_calls(job),
+        Way::Exchange => exchange::run(job),
+        Way::Tarpc | Way::TarpcStreams => rpc::call(&runtime()?, job),
+        Way::TarpcThreads => rpc::call(&many_threads()?, job),
+        Way::Tonic | Way::TonicStreams => runtime()?.block_on(grpc::call(job)),
+        Way::TonicChannel => runtime()?.block_on(grpc::call_by_channel(job)),
+        Way::TonicDriven => grpc::call_driven(job),
+        Way::TonicAlone => grpc::call_alone(job),
+        Way::Iceoryx2 => iox::call(job),
+        Way::StreamChunks | Way::StreamBlocks | Way::SocketBlocks => {
+            runtime()?.block_on(streams::blocks(job))
+        }
+        Way::StreamEchoes | Way::SocketEchoes => runtime()?.block_on(streams::echoes(job)),
+        Way::Copies => copies::run(job),
+        Way::Ucx | Way::Iperf3 => bail!("its processes are programs of their own"),
+    }
+}
+
+/// Takes all of a core until the parent process ends.
+pub(crate) fn burn(core: usize) -> Result<()> {
+    let post = Post::new(Place::new(PathBuf::new(), Over::Shm), Idling::Spinning);
+    pin_to(core)?;
+    while !post.is_over() {
+        std::hint::spin_loop();
+    }
+    Ok(())
 }
 
 /// The other side, until the parent process ends.
-pub(crate) fn serve(way: Way, place: &Path, core: usize) -> Result<()> {
-    let stop = stop_flag();
+pub(crate) fn serve(serve: Serve) -> Result<()> {
+    let Serve { way, path, core, over, idling } = serve;
+    let post = Post::new(Place::new(path, over), idling);
     pin_to(core)?;
     match way {
         Way::Engine => {
+            let place = post.place.path().to_owned();
             // It serves for ever; the one that started it is all it has.
             std::thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
+                post.wait();
                 std::process::exit(0);
             });
-            ours::serve_messages(place)
+            ours::serve_messages(&place)
         }
-        Way::Inline | Way::Flat | Way::Vectors | Way::Polled => ours::serve(place, true, &stop),
-        Way::Driven | Way::Handoff | Way::Blocking => ours::serve(place, false, &stop),
-        Way::Tokio => ours::serve_on_one_thread(place, &stop),
-        Way::Threads => ours::serve_in_runtime(place, &stop),
-        Way::Exchange => exchange::serve(place, &stop),
-        Way::Tarpc => rpc::serve(&runtime()?, place, &stop),
-        Way::TarpcThreads => rpc::serve(&many_threads()?, place, &stop),
-        Way::Tonic => grpc::serve(place, &stop),
-        Way::TonicChannel | Way::TonicDriven | Way::TonicAlone => grpc::serve_over_gimmal(place, &stop),
-        Way::Iceoryx2 => iox::serve(place, &stop),
-        Way::Ucx => bail!("its processes are programs of their own"),
+        Way::Inline | Way::Flat | Way::Vectors | Way::Polled | Way::Driven | Way::Handoff | Way::Blocking => {
+            ours::serve(&post)
+        }
+        Way::Tokio => runtime()?.block_on(ours::serve_on_one_thread(&post)),
+        Way::Threads => ours::serve_in_runtime(&post),
+        Way::Exchange | Way::Copies => exchange::serve(&post),
+        Way::Tarpc | Way::TarpcStreams => rpc::serve(&runtime()?, way, &post),
+        Way::TarpcThreads => rpc::serve(&many_threads()?, way, &post),
+        Way::Tonic | Way::TonicStreams => runtime()?.block_on(grpc::serve(way, &post)),
+        Way::TonicChannel | Way::TonicDriven | Way::TonicAlone => {
+            runtime()?.block_on(grpc::serve_over_gimmal(&post))
+        }
+        Way::Iceoryx2 => iox::serve(&post),
+        Way::StreamChunks | Way::StreamBlocks | Way::SocketBlocks | Way::StreamEchoes | Way::SocketEchoes => {
+            runtime()?.block_on(streams::serve(way, &post))
+        }
+        Way::Ucx | Way::Iperf3 => bail!("its processes are programs of their own"),
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Contender, Quantity, Setting,
-    program::{PairSpec, Ready, Spec, free_port},
+    Contender, Goal, Quantity, Setting,
+    program::{PairSpec, Ready, Spec, free_port, is_installed},
 };
 use crate::{error::BenchError, floors::Floors};
 
@@ -19,12 +19,32 @@ const BYTES_MIN: u64 = 256 << 20;
 
 /// Its stream.
 #[derive(Debug)]
-pub(crate) struct Iperf3 {
+pub struct Iperf3 {
     /// What for.
     pub(crate) setting: Setting,
 }
 
 impl Iperf3 {
+    /// Over loopback, its two processes on these cores.
+    ///
+    /// # Errors
+    /// Why it cannot take part, for people.
+    pub fn for_cores(client_core: usize, server_core: usize) -> Result<Self, String> {
+        if !is_installed(PROGRAM) {
+            return Err(format!("{PROGRAM} is not installed; try: apt-get install {PACKAGE}"));
+        }
+        let goal = Goal::Bandwidth;
+        Ok(Self { setting: Setting { goal, bytes: 1, window: 1, client_core, server_core, host: None } })
+    }
+
+    /// Sends this many bytes, or more, and returns how many the receiver got in a second.
+    ///
+    /// # Errors
+    /// Why there is no number.
+    pub fn bytes_per_second(&self, bytes: u64) -> Result<f64, BenchError> {
+        self.pair(free_port()?, bytes).run(parse)
+    }
+
     fn pair(&self, port: u16, count: u64) -> PairSpec {
         let Setting { bytes, client_core, server_core, host, .. } = &self.setting;
         let host = host.as_deref().unwrap_or("127.0.0.1");
@@ -78,10 +98,7 @@ impl Contender for Iperf3 {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{Goal, program::is_installed},
-        *,
-    };
+    use super::*;
 
     fn contender() -> Iperf3 {
         let goal = Goal::Bandwidth;

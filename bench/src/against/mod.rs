@@ -9,7 +9,7 @@
 
 pub(crate) mod choose;
 pub(crate) mod exchange;
-pub(crate) mod iperf3;
+pub mod iperf3;
 pub(crate) mod libfabric;
 pub(crate) mod own;
 pub(crate) mod perftest;
