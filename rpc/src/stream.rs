@@ -579,7 +579,7 @@ where
     let up = lanes.tx.clone().map(|lane| Sink::new::<K>(lane, Woken));
     let down = lanes.rx.clone().unwrap_or_else(Lane::new);
     let ends = CallerEnds { up, down: Stream::new::<K>(down, Woken), tie: lanes.tie() };
-    (Beside { loan: None, lanes: Some(Box::new(lanes)) }, ends)
+    (Beside { loan: None, lanes: Some(lanes.boxed()) }, ends)
 }
 
 const _: fn() = || {

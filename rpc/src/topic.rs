@@ -414,7 +414,7 @@ mod tests {
     fn each_subscriber_gets_its_own_codec() {
         let topic = Topic::<String>::new(1, Behind::Wait);
         let budget = Budget::new(1 << 16, 1 << 20, 0);
-        let mut lanes = [0; 2].map(|_| lanes_of_callee(false, true, 1000, &budget));
+        let mut lanes = [0; 2].map(|_| lanes_of_callee((false, true), 1000, &budget, &mut None));
         let [plain, packed] = lanes.each_ref().map(|lanes| lanes.tx.clone().unwrap());
         let mut feeds = [
             Box::pin(topic.feed(Sink::new::<Raw>(plain, Woken))),

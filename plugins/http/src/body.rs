@@ -17,6 +17,7 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
 use crate::{
+    block,
     carrier::End,
     error::Error,
     head,
@@ -153,7 +154,7 @@ impl Streamed {
         // The call is over: nothing is left to cancel.
         Poll::Ready(match response {
             None => Err(Error::Aborted("its connection's thread has ended".to_owned())),
-            Some(response) => match messages::answer(bytes_of(response)?)? {
+            Some(response) => match messages::answer(bytes_of(response, drop)?, HeaderMap::new())? {
                 Arrived::End(trailers) => Ok(Brought::End(trailers)),
                 Arrived::Whole(..) => Err(Error::Malformed("a second response")),
             },
@@ -186,11 +187,16 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// The bytes of an answer, if there is one.
-pub(crate) fn bytes_of(response: Response) -> Result<Bytes, Error> {
+/// The bytes of an answer, if there is one. A buffer that was copied from goes to `recycle`.
+pub(crate) fn bytes_of(response: Response, recycle: impl FnOnce(Vec<u8>)) -> Result<Bytes, Error> {
     match response.status {
         ResponseStatus::Ok => Ok(match response.body {
-            gimmal_rpc::response::Body::Owned(bytes) => bytes.into(),
+            gimmal_rpc::response::Body::Owned(buffer) if buffer.len() <= block::SMALL => {
+                let bytes = block::copy_of(&buffer);
+                recycle(buffer);
+                bytes
+            }
+            gimmal_rpc::response::Body::Owned(buffer) => buffer.into(),
             bulk @ gimmal_rpc::response::Body::Bulk(_) => Bytes::from_owner(Held(bulk)),
         }),
         ResponseStatus::Error => {

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -10,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use gimmal_rpc::{
-    CallOptions, Code, Fate, Status, Stream, TransportError,
+    CallOptions, Code, Fate, ReadError, Status, Stream, TransportError,
     channel::{Beside, Ticket as _},
     engine::transport::Instant,
     response::Failure,
@@ -253,9 +254,14 @@ where
         }
     }
 
-    /// What the answer says, where no response began before.
-    fn ended(&self, ended: gimmal_rpc::response::Response) -> Result<Response<Body>, Error> {
-        match messages::answer(bytes_of(ended)?)? {
+    /// What the answer says, where no response began before. The request is not needed any more.
+    fn ended(
+        &mut self,
+        ended: gimmal_rpc::response::Response,
+        recycle: impl FnOnce(Vec<u8>),
+    ) -> Result<Response<Body>, Error> {
+        let headers = mem::take(&mut self.parts.headers);
+        match messages::answer(bytes_of(ended, recycle)?, headers)? {
             Arrived::Whole(parts, contents) => self.whole(parts, contents),
             Arrived::End(_) => Err(Error::Malformed("the end of a response that has not begun")),
         }
@@ -271,8 +277,8 @@ where
     }
 
     /// A response whose body comes in items.
-    fn streamed(&self, open: Open<C>, head: &Bytes) -> Result<Response<Body>, Error> {
-        let parts = head::read_response(head, head)?;
+    fn streamed(&mut self, open: Open<C>, head: &Bytes) -> Result<Response<Body>, Error> {
+        let parts = head::read_response(head, head, mem::take(&mut self.parts.headers))?;
         let Open { down, tie, ticket, failed } = open;
         let said = rules::content_length(&parts.headers).map_err(|_| Error::ContentLength)?;
         let said = said.filter(|_| self.parts.method != Method::HEAD);
@@ -322,22 +328,30 @@ where
                         return Poll::Ready(Err(Error::Body(error)));
                     }
                     let item = ready!(open.down.poll_next(context));
-                    let State::Open(open) = std::mem::replace(&mut this.state, State::Over) else { continue };
+                    let State::Open(mut open) = mem::replace(&mut this.state, State::Over) else { continue };
                     match item {
                         Some(Ok(Item::Head(head))) => return Poll::Ready(this.streamed(open, &head)),
                         Some(Ok(_)) => return Poll::Ready(Err(Error::Malformed("data before the head"))),
-                        Some(Err(_)) | None => this.state = State::Ending(open.ticket),
+                        ended @ (Some(Err(_)) | None) => {
+                            if matches!(ended, Some(Err(ReadError::Over)) | None) {
+                                // The call has ended: nothing is left to give up.
+                                open.tie.loosen();
+                            }
+                            this.state = State::Ending(open.ticket);
+                        }
                     }
                 }
                 State::Ending(ticket) => {
                     let ended = ready!(ticket.poll(context));
-                    this.state = State::Over;
+                    let State::Ending(mut ticket) = mem::replace(&mut this.state, State::Over) else {
+                        continue;
+                    };
                     let may_repeat = this.gathered.is_some() && this.attempts < ATTEMPTS;
                     if may_repeat && ended.failure().is_some_and(is_worth_another) {
                         this.state = State::Begin;
                         continue;
                     }
-                    return Poll::Ready(this.ended(ended));
+                    return Poll::Ready(this.ended(ended, |buffer| ticket.recycle(buffer)));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! What the fuzz target calls. It may change at any time.
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use crate::{head, messages};
 
@@ -8,7 +9,7 @@ use crate::{head, messages};
 pub fn read(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let _ = messages::request(bytes.clone());
-    let _ = messages::answer(bytes.clone());
-    let _ = head::read_response(&bytes, &bytes);
+    let _ = messages::answer(bytes.clone(), HeaderMap::new());
+    let _ = head::read_response(&bytes, &bytes, HeaderMap::new());
     let _ = head::read_trailers(&bytes, &bytes);
 }

@@ -234,8 +234,8 @@ impl<'a> Reader<'a> {
         Ok(HeaderValue::from_static(common))
     }
 
-    fn headers(mut self) -> Read<HeaderMap> {
-        let mut headers = HeaderMap::new();
+    fn headers(mut self, mut headers: HeaderMap) -> Read<HeaderMap> {
+        headers.clear();
         while !self.rest.is_empty() {
             let (name, value) = (self.name()?, self.long()?);
             self.count(name.as_str().len() + value.len() + HEADER_BYTES)?;
@@ -283,25 +283,25 @@ pub(crate) fn read_request(message: &Bytes, head: &[u8]) -> Read<request::Parts>
     parts.method = read_method(&mut reader)?;
     parts.uri = read_uri(&mut reader)?;
     parts.version = Version::HTTP_2;
-    parts.headers = reader.headers()?;
+    parts.headers = reader.headers(HeaderMap::new())?;
     Ok(parts)
 }
 
-/// Reads the head of a response, which is a part of `message`.
-pub(crate) fn read_response(message: &Bytes, head: &[u8]) -> Read<response::Parts> {
+/// Reads the head of a response, which is a part of `message`, into the memory of `headers`.
+pub(crate) fn read_response(message: &Bytes, head: &[u8], headers: HeaderMap) -> Read<response::Parts> {
     let mut reader = Reader::new(message, head)?;
     reader.count(16)?;
     let (mut parts, ()) = http::Response::new(()).into_parts();
     let status = StatusCode::from_u16(reader.number()?).ok().filter(|status| !status.is_informational());
     parts.status = status.ok_or(Unread::Malformed("the status"))?;
     parts.version = Version::HTTP_2;
-    parts.headers = reader.headers()?;
+    parts.headers = reader.headers(headers)?;
     Ok(parts)
 }
 
 /// Reads trailers, which are a part of `message`.
 pub(crate) fn read_trailers(message: &Bytes, trailers: &[u8]) -> Read<HeaderMap> {
-    Reader::new(message, trailers)?.headers()
+    Reader::new(message, trailers)?.headers(HeaderMap::new())
 }
 
 #[cfg(test)]

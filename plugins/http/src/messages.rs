@@ -15,6 +15,7 @@ use gimmal_rpc::{
 use http::{HeaderMap, request, response};
 
 use crate::{
+    block,
     head::{self, Unread, Writer},
     pieces::Pieces,
 };
@@ -107,7 +108,7 @@ pub(crate) enum Item {
 impl Decode<'_, Item> for Wire {
     fn decode(bytes: &[u8]) -> Result<Item, DecodeError> {
         let Some((kind, bytes)) = bytes.split_first() else { return Err(DecodeError::new("an empty item")) };
-        let bytes = Bytes::copy_from_slice(bytes);
+        let bytes = block::copy_of(bytes);
         match *kind {
             DATA => Ok(Item::Data(bytes)),
             HEAD => Ok(Item::Head(bytes)),
@@ -218,11 +219,12 @@ pub(crate) enum Arrived {
     End(Option<HeaderMap>),
 }
 
-/// Reads an answer.
-pub(crate) fn answer(mut bytes: Bytes) -> Result<Arrived, Unread> {
+/// Reads an answer. The memory of `headers` is used for those of a response.
+pub(crate) fn answer(mut bytes: Bytes, headers: HeaderMap) -> Result<Arrived, Unread> {
     match bytes.try_get_u8() {
         Ok(WHOLE) => {
-            whole(bytes, head::read_response).map(|(parts, contents)| Arrived::Whole(parts, contents))
+            let read = |message: &Bytes, head: &[u8]| head::read_response(message, head, headers);
+            whole(bytes, read).map(|(parts, contents)| Arrived::Whole(parts, contents))
         }
         Ok(END) if bytes.is_empty() => Ok(Arrived::End(None)),
         Ok(END) => Ok(Arrived::End(Some(head::read_trailers(&bytes, &bytes)?))),

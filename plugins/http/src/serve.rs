@@ -3,14 +3,13 @@
 use std::{
     fmt,
     future::poll_fn,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use bytes::Bytes;
 use gimmal_rpc::{
     Cx, Method as CallMethod, ResponseWriter, Service, Sink, Status, Stream,
     engine::transport::Bulk,
@@ -19,10 +18,11 @@ use gimmal_rpc::{
 use http::{HeaderMap, Request, Response, StatusCode, header, response};
 
 use crate::{
+    block,
     body::{Body, Streamed},
     head::{self, HEAD_BYTES_MAX, Unread},
     messages::{self, Answered, BESIDE, Broken, EXCHANGE, Item, METHODS, Piece, Wire},
-    outgoing::{BoxError, Pumped, Sent, gather},
+    outgoing::{BoxError, Gathered, Pumped, Sent, gather},
     peer::Peer,
     pieces::Pieces,
     rules,
@@ -82,11 +82,11 @@ impl<S> Serve<S> {
 
     /// Reads a request.
     fn read(&self, cx: &Cx, arguments: &[u8], up: Option<Stream<Item>>) -> Result<Request<Body>, StatusCode> {
-        let bytes = Bytes::copy_from_slice(arguments);
-        let (mut parts, contents) = messages::request(bytes).map_err(|unread| match unread {
-            Unread::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Unread::Malformed(_) => StatusCode::BAD_REQUEST,
-        })?;
+        let (mut parts, contents) =
+            messages::request(block::copy_of(arguments)).map_err(|unread| match unread {
+                Unread::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                Unread::Malformed(_) => StatusCode::BAD_REQUEST,
+            })?;
         if rules::not_carried(&parts).is_some() {
             return Err(StatusCode::NOT_IMPLEMENTED);
         }
@@ -211,7 +211,7 @@ where
 async fn respond<R>(
     parts: response::Parts,
     body: R,
-    mut down: Sink<Piece>,
+    down: Sink<Piece>,
     (heads, limit): (usize, usize),
 ) -> Result<Answered, BoxError>
 where
@@ -231,6 +231,21 @@ where
             return Ok(Answered::Whole { parts, data: gathered.data, trailers: gathered.trailers.take() });
         }
     }
+    // In a box of its own: the future of every other call is moved more cheaply without it.
+    Box::pin(stream(parts, body, gathered, down, limit)).await
+}
+
+/// Sends a response in items, whose body begins with `gathered`.
+async fn stream<R>(
+    parts: response::Parts,
+    body: Pin<&mut R>,
+    gathered: Gathered,
+    mut down: Sink<Piece>,
+    limit: usize,
+) -> Result<Answered, BoxError>
+where
+    R: http_body::Body<Error: Into<BoxError>>,
+{
     if down.send(&Piece::Head(parts)).await.is_err() {
         return Ok(Answered::End(None));
     }

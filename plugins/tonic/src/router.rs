@@ -1,13 +1,14 @@
 //! Services by the first part of a request's path.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
     convert::Infallible,
     fmt,
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn, ready},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
@@ -35,17 +36,43 @@ where
 {
     fn answer(&self, request: Request<Body>) -> Answer {
         let mut service = self.clone();
-        Box::pin(async move {
-            let answered = async {
-                poll_fn(|context| service.poll_ready(context)).await?;
-                service.call(request).await
-            };
-            Ok(match answered.await {
-                Ok(response) => response.map(Body::new),
-                Err(error) => Status::from_error(error.into()).into_http(),
-            })
-        })
+        // Most services are always ready.
+        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => boxed(service.call(request)),
+            Poll::Ready(Err(error)) => Box::pin(ready(whole::<R, _>(Err(error)))),
+            Poll::Pending => Box::pin(async move {
+                match poll_fn(|context| service.poll_ready(context).map_err(Into::into)).await {
+                    Ok(()) => whole(service.call(request).await),
+                    Err(error) => whole::<R, BoxError>(Err(error)),
+                }
+            }),
+        }
     }
+}
+
+/// What a service made of a call: its error is an answer too.
+fn whole<R, E>(answered: Result<Response<R>, E>) -> Result<Response<Body>, Infallible>
+where
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    E: Into<BoxError>,
+{
+    Ok(match answered {
+        Ok(response) => response.map(Body::new),
+        Err(error) => Status::from_error(error.into()).into_http(),
+    })
+}
+
+/// Boxes a future, unless it is an [`Answer`] already: that of a generated server is.
+fn boxed<F, R, E>(future: F) -> Answer
+where
+    F: Future<Output = Result<Response<R>, E>> + Send + 'static,
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    E: Into<BoxError>,
+{
+    let mut future = Some(future);
+    let answer = (&mut future as &mut dyn Any).downcast_mut::<Option<Answer>>().and_then(Option::take);
+    let other = |future: F| -> Answer { Box::pin(async move { whole(future.await) }) };
+    answer.or_else(|| future.map(other)).unwrap_or_else(|| Box::pin(pending()))
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -88,7 +115,7 @@ impl Service<Request<Body>> for Routes {
             Some(service) => service.answer(request),
             None => {
                 let unknown = Status::unimplemented(format!("no service of {}", request.uri().path()));
-                Box::pin(std::future::ready(Ok(unknown.into_http())))
+                Box::pin(ready(Ok(unknown.into_http())))
             }
         }
     }

@@ -224,7 +224,7 @@ impl Node {
 
     /// A handler was done when it was polled first: its answer leaves, and its box is kept.
     #[inline]
-    fn ready<P: Port>(
+    pub(super) fn ready<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,

@@ -80,7 +80,7 @@ use crate::{
     shared::{Enrolled, Shared},
     stats::Counters,
     status::Fate,
-    stream::{Budget, Owner},
+    stream::{Budget, Lane, Owner},
     task::Seat,
     wake::Waking,
 };
@@ -149,6 +149,8 @@ pub(crate) struct Node {
     due: Vec<ConnId>,
     /// Boxes of handlers that are done, one for each method: the next one's future goes into it.
     seats: Box<[Seat]>,
+    /// Of a handler that is done and used none of it: the next one's stream.
+    spare_lane: Option<Arc<Lane>>,
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
     mark: u64,
     calls_live: usize,
@@ -185,6 +187,7 @@ impl Node {
             limits,
             registry,
             seats,
+            spare_lane: None,
             tasks: Tasks::new(&limits, Arc::clone(&reach), shared.runtime.clone(), Arc::clone(&counters)),
             waking: Waking::new(&shared.woken, here::is_worker()),
             shared,

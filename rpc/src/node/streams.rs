@@ -266,8 +266,8 @@ impl Node {
 }
 
 impl Node {
-    /// Makes the future of a handler with streams and polls it once. It has its slot before: what it sends at once
-    /// finds it there.
+    /// Makes the future of a handler with streams and polls it once. If it is done and sent nothing but its answer, that leaves as
+    /// any other. Else it gets a slot, and its worker looks at what it did.
     pub(super) fn run_streams<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -282,9 +282,10 @@ impl Node {
         let Some(place) = self.tasks.place() else { return self.no_place(io, conn, id) };
         here.streams_seen = true;
         let peer = Arc::clone(&here.peer);
-        let (up, down) = (entry.method.streams_up, entry.method.streams_down);
-        let lanes = lanes_of_callee(up, down, window, &here.budget);
+        let directions = (entry.method.streams_up, entry.method.streams_down);
+        let lanes = lanes_of_callee(directions, window, &here.budget, &mut self.spare_lane);
         lanes.bind(&self.reach, conn, Owner::Callee(id.slot, mark));
+        lanes.expect_look();
         let seat = &mut self.seats[entry.number()];
         (seat.up, seat.down) = (lanes.rx.clone(), lanes.tx.clone());
         let cx = Cx { peer: Arc::clone(&peer), method: entry.method, slot: id.slot, mark, deadline };
@@ -296,6 +297,12 @@ impl Node {
             Ok(began) => began,
             Err(status) => return self.not_started(io, conn, id, &status),
         };
+        lanes.unqueue();
+        if polled == Polled::Ready && lanes.is_silent() {
+            self.spare_lane = lanes.into_spare();
+            self.ready(io, conn, id, entry, task);
+            return Ok(());
+        }
         let state = if polled == Polled::Pending {
             self.tasks.keep(place, task, Served { conn, slot: id.slot, method: entry.method });
             State::Running(place)

@@ -136,8 +136,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn make(is_answered: bool) -> Arc<Self> {
-        Arc::new(Self {
+    fn fresh(is_answered: bool) -> Self {
+        Self {
             items: Mutex::default(),
             state: AtomicU64::new(State::Open.bits()),
             waker: AtomicWaker::new(),
@@ -154,11 +154,22 @@ impl Lane {
             has_ended: AtomicBool::new(false),
             queued: AtomicBool::new(false),
             home: OnceLock::new(),
-        })
+        }
     }
 
     pub(crate) fn new() -> Arc<Self> {
-        Self::make(false)
+        Arc::new(Self::fresh(false))
+    }
+
+    /// Of a handler's sink.
+    pub(super) fn answered() -> Arc<Self> {
+        Arc::new(Self::fresh(true))
+    }
+
+    /// Makes it as [`Lane::answered`] does, if nobody else has it; whether that is so.
+    pub(super) fn renew(self: &mut Arc<Self>) -> bool {
+        let place = Arc::get_mut(self);
+        place.map(|lane| *lane = Self::fresh(true)).is_some()
     }
 
     pub(super) fn items(&self) -> MutexGuard<'_, Items> {
@@ -297,6 +308,11 @@ impl Lane {
         if !self.queued.swap(true, Ordering::AcqRel) {
             home.mover.look_at(Arc::clone(self));
         }
+    }
+
+    /// Of the worker, which will look: until then no notice is needed.
+    pub(super) fn expect_look(&self) {
+        self.queued.store(true, Ordering::Release);
     }
 
     /// Before the worker looks: notices from now on count again.

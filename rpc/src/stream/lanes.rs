@@ -1,6 +1,7 @@
 //! The worker's ends of a call's lanes: what it owes the other side, and what may come.
 
 use std::{
+    cell::RefCell,
     sync::{Arc, atomic::Ordering},
     task::Waker,
 };
@@ -16,6 +17,15 @@ use crate::wake::rouse;
 
 /// Most bytes of a byte stream in one message.
 const PIECE: usize = 32 << 10;
+
+/// Boxes that a thread keeps.
+const BOXES: usize = 64;
+
+thread_local! {
+    /// Boxes of calls that ended on this thread. A client that runs its own turns makes its next calls with them.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    static SPARE: RefCell<Vec<Box<Lanes>>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The worker's ends of a call's lanes.
 #[derive(Debug)]
@@ -116,6 +126,29 @@ impl Lanes {
         if let Some(lane) = self.both().next() {
             lane.notify();
         }
+    }
+
+    /// Of its worker, before a handler runs for the first time: it will look afterwards, so nothing that the handler does is a notice.
+    pub(crate) fn expect_look(&self) {
+        self.both().for_each(|lane| lane.expect_look());
+    }
+
+    /// The worker looks now.
+    pub(crate) fn unqueue(&self) {
+        self.both().for_each(|lane| lane.unqueue());
+    }
+
+    /// Of a handler that is done: whether its answer is all that is to be sent, now and later.
+    pub(crate) fn is_silent(&self) -> bool {
+        let is_unused = |tx: &Arc<Lane>| {
+            tx.state() == State::Ended && !tx.is_told.load(Ordering::Acquire) && tx.is_empty()
+        };
+        self.rx.is_none() && self.leaving.is_empty() && self.tx.as_ref().is_some_and(is_unused)
+    }
+
+    /// Of a handler that is done: its lane for the next one, if nobody has it any more.
+    pub(crate) fn into_spare(mut self) -> Option<Arc<Lane>> {
+        if self.tx.as_mut().is_some_and(Lane::renew) { self.tx.take() } else { None }
     }
 
     /// Whether the caller dropped its call.
@@ -357,9 +390,29 @@ impl Lanes {
     /// Of a caller: its call ended, well if there is an answer. Then all that came down is all there was. Its reader is left to be
     /// woken.
     #[must_use = "somebody may wait for it"]
-    pub(crate) fn answered(self, is_good: bool) -> Option<Waker> {
+    pub(crate) fn answered(mut self: Box<Self>, is_good: bool) -> Option<Waker> {
         let end = if is_good { State::Ended } else { State::Over };
-        self.rx.as_ref()?.end_unseen(end)
+        let waker = self.rx.as_ref().and_then(|rx| rx.end_unseen(end));
+        *self = Self::new(None, None);
+        let keep = |boxes: &mut Vec<Box<Self>>| {
+            if boxes.len() < BOXES {
+                boxes.push(self);
+            }
+        };
+        // A thread that ends keeps nothing.
+        let _ = SPARE.try_with(|boxes| keep(&mut boxes.borrow_mut()));
+        waker
+    }
+
+    /// Puts it in the box of a call that has ended, if this thread has one.
+    pub(super) fn boxed(self) -> Box<Self> {
+        match SPARE.try_with(|boxes| boxes.borrow_mut().pop()) {
+            Ok(Some(mut place)) => {
+                *place = self;
+                place
+            }
+            _ => Box::new(self),
+        }
     }
 
     /// What ties the call to its streams.
@@ -414,9 +467,15 @@ pub(crate) fn lanes(up: bool, down: bool) -> Lanes {
     Lanes::new(up.then(Lane::new), down.then(Lane::new))
 }
 
-/// The lanes of a request, whose caller takes so much at first.
-pub(crate) fn lanes_of_callee(up: bool, down: bool, window: u32, budget: &Arc<Budget>) -> Lanes {
-    let mut lanes = Lanes::new(down.then(|| Lane::make(true)), up.then(Lane::new));
+/// The lanes of a request, whose caller takes so much at first. `spare` is used for the one down, if there is one.
+pub(crate) fn lanes_of_callee(
+    (up, down): (bool, bool),
+    window: u32,
+    budget: &Arc<Budget>,
+    spare: &mut Option<Arc<Lane>>,
+) -> Lanes {
+    let down = down.then(|| spare.take().unwrap_or_else(Lane::answered));
+    let mut lanes = Lanes::new(down, up.then(Lane::new));
     lanes.credit = window.into();
     // The first credit: as if so much had been taken.
     let first = lanes.open(budget);

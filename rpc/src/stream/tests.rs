@@ -14,7 +14,7 @@ fn budget() -> Arc<Budget> {
 }
 
 fn up(budget: &Arc<Budget>) -> (Lanes, Lanes) {
-    (lanes(true, false), lanes_of_callee(true, false, 0, budget))
+    (lanes(true, false), lanes_of_callee((true, false), 0, budget, &mut None))
 }
 
 impl Lanes {
@@ -172,7 +172,7 @@ fn a_stream_that_is_given_up_with_a_code_says_it_behind_its_items() {
     let budget = budget();
     for code in [None, Some(3)] {
         let mut caller = lanes(false, true);
-        let mut callee = lanes_of_callee(false, true, caller.open(&budget), &budget);
+        let mut callee = lanes_of_callee((false, true), caller.open(&budget), &budget, &mut None);
         let sink = Sink::<u8>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
         let mut stream = Stream::<u8>::new::<Postcard>(caller.rx.clone().unwrap(), Woken);
         match code {
@@ -229,7 +229,7 @@ fn nothing_leaves_once_the_call_was_dropped() {
 
 #[test]
 fn an_answer_waits_for_the_sink_and_an_error_does_not() {
-    let mut callee = lanes_of_callee(false, true, 1, &budget());
+    let mut callee = lanes_of_callee((false, true), 1, &budget(), &mut None);
     let mut sink = Sink::<u8>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
     sink.blocking_send(&7).unwrap();
     assert!(!callee.may_answer(true), "it may be given more");
@@ -242,10 +242,37 @@ fn an_answer_waits_for_the_sink_and_an_error_does_not() {
     callee.left(owed);
     assert!(callee.may_answer(true) && callee.is_aborted(), "a panic dropped the sink");
 
-    let callee = lanes_of_callee(false, true, 1, &budget());
+    let callee = lanes_of_callee((false, true), 1, &budget(), &mut None);
     let mut sink = Sink::<u8>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
     assert!(!callee.may_answer(true) && callee.may_answer(false));
     assert_eq!(sink.blocking_send(&7), Err(StreamError::Over));
+}
+
+#[test]
+fn a_lane_that_was_not_used_is_the_next_ones() {
+    let budget = budget();
+    let callee = || lanes_of_callee((false, true), 1, &budget, &mut None);
+    let sink = |callee: &Lanes| Sink::<u8>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
+    let first = callee();
+    let place = Arc::as_ptr(first.tx.as_ref().unwrap());
+    let open = sink(&first);
+    assert!(!first.is_silent(), "more may come");
+    drop(open);
+    assert!(first.is_silent());
+    let mut kept = first.into_spare();
+    let second = lanes_of_callee((false, true), 1, &budget, &mut kept);
+    let lane = second.tx.clone().unwrap();
+    assert_eq!((Arc::as_ptr(&lane), lane.state(), kept.is_none()), (place, State::Open, true));
+    drop(sink(&second));
+    assert!(second.is_silent() && second.into_spare().is_none(), "somebody has it still");
+    assert_eq!(lane.state(), State::Over);
+
+    let sent = callee();
+    sink(&sent).blocking_send(&7).unwrap();
+    assert!(!sent.is_silent(), "an item is to leave");
+    let told = callee();
+    sink(&told).half_close();
+    assert!(!told.is_silent(), "its end is to leave");
 }
 
 /// A handler that asks again and again gives its worker a turn between.
@@ -275,7 +302,7 @@ fn a_closed_call_ends_readers_by_an_error_and_refuses_senders() {
 #[test]
 fn r93_a_peer_that_sends_without_credit_is_refused() {
     let budget = budget();
-    let mut callee = lanes_of_callee(true, false, 0, &budget);
+    let mut callee = lanes_of_callee((true, false), 0, &budget, &mut None);
     assert!(!callee.arrived(&[1], (false, false)));
     let mut caller = lanes(false, true);
     let window = caller.open(&budget) as usize;

@@ -16,7 +16,7 @@ fn of_request(head: &[u8]) -> Read<request::Parts> {
 
 fn of_response(head: &[u8]) -> Read<response::Parts> {
     let message = Bytes::copy_from_slice(head);
-    read_response(&message, &message)
+    read_response(&message, &message, HeaderMap::new())
 }
 
 fn of_trailers(trailers: &[u8]) -> Read<HeaderMap> {
@@ -88,7 +88,7 @@ proptest! {
         let answer = Answered::Whole { parts, data, trailers: Some(trailers.clone()) };
         let mut out = vec![0; 1 << 16];
         let length = Wire::encode(&answer, &mut out).unwrap();
-        let Ok(Arrived::Whole(read, contents)) = messages::answer(Bytes::copy_from_slice(&out[..length])) else {
+        let Ok(Arrived::Whole(read, contents)) = messages::answer(Bytes::copy_from_slice(&out[..length]), HeaderMap::new()) else {
             panic!("no whole response");
         };
         prop_assert_eq!((read.status.as_u16(), read.headers), (status, headers));
