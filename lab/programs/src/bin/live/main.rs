@@ -7,6 +7,7 @@
 //!  live host    --address rdma://HOST:7801                   the server of two guests
 //!  live visit   --address rdma://PEER:7801 --expect same     its client, while something happens between them
 //!  live weather --address tcp://PEER:7804 --netem "loss 1%"  its client, while the network is bad
+//!  live ways    --address gimmal://PEER:7806             its client, while an RDMA device goes and comes back
 //! ```
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod removal;
 mod storm;
 mod tally;
 mod visit;
+mod ways;
 mod weather;
 
 use clap::{Parser, Subcommand};
@@ -44,6 +46,8 @@ enum What {
     Visit(visit::Options),
     /// Calls while the network loses, delays or reorders packets, and compares fates with the server's book. Needs root.
     Weather(weather::Options),
+    /// Goes by the best way there is while the host's RDMA device is taken away and given back. Needs root.
+    Ways(ways::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -54,5 +58,6 @@ fn main() -> anyhow::Result<()> {
         What::Host(options) => visit::host(&options),
         What::Visit(options) => visit::run(&options),
         What::Weather(options) => weather::run(&options),
+        What::Ways(options) => ways::run(&options),
     }
 }

@@ -65,7 +65,7 @@ fn call_on(
     Ok(reasons)
 }
 
-fn rdma(arguments: &[&str]) -> anyhow::Result<String> {
+pub(crate) fn rdma(arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("rdma").args(arguments).output().context("running rdma")?;
     ensure!(
         output.status.success(),
@@ -77,7 +77,7 @@ fn rdma(arguments: &[&str]) -> anyhow::Result<String> {
 }
 
 /// The network device under an RDMA device, as `rdma link` shows it.
-fn netdev(device: &str) -> anyhow::Result<String> {
+pub(crate) fn netdev(device: &str) -> anyhow::Result<String> {
     let links = rdma(&["link", "show"])?;
     let line =
         links.lines().find(|line| line.contains(&format!("link {device}/"))).context("no such device")?;
@@ -86,7 +86,11 @@ fn netdev(device: &str) -> anyhow::Result<String> {
     Ok((*words.get(at + 1).context("it has no netdev")?).to_owned())
 }
 
-fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> anyhow::Result<Duration> {
+pub(crate) fn wait_until(
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> bool,
+) -> anyhow::Result<Duration> {
     let started = Instant::now();
     while !ready() {
         ensure!(started.elapsed() < limit, "{what}: not within {limit:?}");

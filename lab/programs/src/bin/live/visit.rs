@@ -23,7 +23,7 @@ use crate::{
 
 /// Harm to the server's own host.
 #[gimmal::service]
-trait Harm {
+pub(crate) trait Harm {
     /// Takes the network away for so many milliseconds, from shortly after the answer on: the link goes down, or all
     /// that is sent is lost on the way.
     async fn cut(&self, cx: &Cx, netdev: String, ms: u64, how: Cut);
@@ -45,7 +45,7 @@ trait Harm {
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize, gimmal::Shape,
 )]
-enum Cut {
+pub(crate) enum Cut {
     /// The server's cable is pulled out: no carrier, and the port is down. Needs the lab's wire.
     Wire,
     /// Both hosts' packets are lost on the way; the ports stay up and no event tells.
@@ -56,7 +56,7 @@ enum Cut {
 
 /// How a network was away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, gimmal::Shape)]
-struct Back {
+pub(crate) struct Back {
     /// How long ago it came back.
     since_ms: u64,
     /// Whether the network device had no carrier meanwhile.
