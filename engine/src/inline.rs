@@ -136,9 +136,15 @@ impl<P: Provider, A: App> Inline<P, A> {
     }
 
     /// One bounded turn for `task` of an event loop: never blocks, and says what the configured strategy does then. During a sleep,
-    /// other threads and tasks that want a turn wake `task`; from its own thread that is no system call.
-    pub fn step(&mut self, limit: Duration, task: &Waker) -> Rest {
-        self.runner.step(limit, task)
+    /// other threads and tasks that want a turn wake `task`; from its own thread that is no system call. Unless it `asks`, a turn is
+    /// left out that would do no more than ask a device, or the kernel, whether something arrived.
+    pub fn step(&mut self, limit: Duration, task: &Waker, asks: bool) -> Rest {
+        let worker = &mut self.runner.worker;
+        if asks || worker.unsent || !worker.is_quiet() || worker.is_in_memory() {
+            self.runner.step(limit, task)
+        } else {
+            Rest::Spin
+        }
     }
 
     /// To be called after [`Rest::Sleep`], whatever ended the sleep.

@@ -7,6 +7,7 @@
 //! ```
 
 use std::{
+    cell::Cell,
     fmt,
     future::Future,
     io,
@@ -28,6 +29,9 @@ const STEPS: usize = 64;
 /// Polls after one that found something which make one step only. A runtime may poll a task that wakes itself many times
 /// before it polls the one whose call has ended (tokio's `LocalSet`: 61).
 const QUICK: u32 = 64;
+/// Of those polls one in so many makes its step where that would only ask the kernel, or a device, whether something arrived: so
+/// many system calls would stand between an answer and its caller.
+const ASKING: u32 = 16;
 /// Times that [`Driver::run_until`] polls its future before the runtime gets its turn.
 const ROUNDS: usize = 64;
 
@@ -37,8 +41,8 @@ const ROUNDS: usize = 64;
 pub struct Driver {
     local: Weak<LocalConn>,
     alarm: Alarm,
-    /// Polls that make one step only.
-    quick: u32,
+    /// Polls that make one step at most.
+    quick: Cell<u32>,
 }
 
 impl fmt::Debug for Driver {
@@ -74,7 +78,7 @@ impl Driver {
         if !local.take_driver() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "this client has a driver already"));
         }
-        Ok(Self { local: Rc::downgrade(local), alarm, quick: 0 })
+        Ok(Self { local: Rc::downgrade(local), alarm, quick: Cell::new(0) })
     }
 
     /// Returns a future that moves the calls, and ends when the last clone of the client and its calls are gone. `readable` is
@@ -129,11 +133,12 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let Some(local) = this.driver.local.upgrade() else { return Poll::Ready(Ok(())) };
-        let steps = if this.driver.quick > 0 { 1 } else { STEPS };
-        this.driver.quick = this.driver.quick.saturating_sub(1);
+        let quick = this.driver.quick.get();
+        let steps = steps_of(quick);
+        this.driver.quick.set(quick.saturating_sub(1));
         match this.driver.advance(&local, steps, &mut this.readable, context) {
             Ok(true) => {
-                this.driver.quick = QUICK;
+                this.driver.quick.set(QUICK);
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -172,7 +177,7 @@ where
             }
             // Without a client there is nothing to move.
             let Some(local) = this.driver.local.upgrade() else { return Poll::Pending };
-            match this.driver.advance(&local, STEPS, &mut this.readable, context) {
+            match this.driver.advance(&local, steps_of(0), &mut this.readable, context) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error)),
@@ -189,7 +194,7 @@ impl Driver {
     fn advance(
         &self,
         local: &LocalConn,
-        steps: usize,
+        steps: (usize, bool),
         readable: &mut impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
@@ -207,7 +212,10 @@ impl Driver {
                 self.alarm.set(limit)?;
                 local.sleeps();
                 match readable(context) {
-                    Poll::Pending => return Ok(false),
+                    Poll::Pending => {
+                        self.quick.set(0);
+                        return Ok(false);
+                    }
                     // It rang, now or before: a turn tells.
                     Poll::Ready(rang) => rang?,
                 }
@@ -221,7 +229,7 @@ impl Driver {
 impl LocalConn {
     /// Turns like a poll of the driver, which is left to sleep. Ready when something was found.
     pub(super) fn poll_turns(&self, context: &Context<'_>) -> Poll<()> {
-        match round(self, STEPS, context) {
+        match round(self, steps_of(0), context) {
             Rest::Worked => return Poll::Ready(()),
             Rest::Spin | Rest::Yield => context.waker().wake_by_ref(),
             Rest::Sleep(_) => {
@@ -233,14 +241,32 @@ impl LocalConn {
     }
 }
 
+/// The steps of a poll when so many of the polls to come are quick, and whether they ask.
+const fn steps_of(quick: u32) -> (usize, bool) {
+    if quick == 0 { (STEPS, true) } else { (1, quick.is_multiple_of(ASKING)) }
+}
+
 /// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
-fn round(local: &LocalConn, steps: usize, context: &Context<'_>) -> Rest {
+fn round(local: &LocalConn, (steps, asks): (usize, bool), context: &Context<'_>) -> Rest {
     let mut turns = local.driven_turns();
     for _ in 0..steps {
-        match turns.step(SLEEP, context.waker()) {
+        match turns.step(SLEEP, context.waker(), asks) {
             Rest::Spin => std::hint::spin_loop(),
             rest => return rest,
         }
     }
     Rest::Spin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_polls_behind_an_answer_ask_the_kernel() {
+        let asking: Vec<u32> = (1..=QUICK).rev().filter(|quick| steps_of(*quick).1).collect();
+        // The first one tells whether the thread may sleep.
+        assert_eq!(asking, [64, 48, 32, 16]);
+        assert_eq!((steps_of(QUICK), steps_of(0)), ((1, true), (STEPS, true)));
+    }
 }

@@ -222,7 +222,7 @@ impl LocalServer {
 /// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
 fn round(inline: &mut Inline<Any, Node>, limit: Duration, context: &Context<'_>) -> Rest {
     for _ in 0..STEPS {
-        match inline.step(limit, context.waker()) {
+        match inline.step(limit, context.waker(), true) {
             Rest::Spin => std::hint::spin_loop(),
             rest => return rest,
         }
