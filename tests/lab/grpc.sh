@@ -1,5 +1,10 @@
 # shellcheck shell=bash disable=SC2154
-# grpc-go's cases through two edges over the devices. Its programs are made by tests/interop/run.sh.
+# tonic's generated clients and servers over the devices, and grpc-go's cases through two edges. The programs of grpc-go are made by
+# tests/interop/run.sh.
+
+for fabric in rxe siw; do
+    count "tonic's stubs over $fabric" cases tonic-stubs "::$fabric"
+done
 
 interop=$bin/interop
 . tests/interop/edges.sh

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use common::{
-    DemoServer, Fixture, Note, Seen, demo::demo_client::DemoClient, listen, note, numbered, on_time,
+    DemoServer, Fixture, Note, Seen, a_moment, demo::demo_client::DemoClient, listen, note, numbered, on_time,
 };
 use gimmal_tonic::{Server, fate};
 use tokio::sync::mpsc;
@@ -130,13 +130,13 @@ for_each_medium! {
 
     async fn what_is_dropped_is_cancelled(fixture) {
         let mut client = fixture.client();
-        let early = tokio::time::timeout(Duration::from_millis(50), client.unary(note("never"))).await;
+        let early = tokio::time::timeout(a_moment(50), client.unary(note("never"))).await;
         assert!(early.is_err());
         fixture.seen.left(1).await;
         // While notes go up.
         let (sender, asked) = notes();
         sender.send(numbered("", 1)).unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(50), client.up(asked)).await.is_err());
+        assert!(tokio::time::timeout(a_moment(50), client.up(asked)).await.is_err());
         fixture.seen.left(2).await;
         on_time(sender.closed()).await;
         // While notes come down.
@@ -159,7 +159,7 @@ for_each_medium! {
         let mut client = fixture.client();
         fn timed<T>(message: T) -> Request<T> {
             let mut request = Request::new(message);
-            request.set_timeout(Duration::from_millis(150));
+            request.set_timeout(a_moment(150));
             request
         }
         let late = |status: Status| assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");

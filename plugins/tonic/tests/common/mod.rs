@@ -50,6 +50,11 @@ pub async fn on_time<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("it ends in time")
 }
 
+/// Time enough for a call to begin, and no longer: more in the lab, whose guests are slow.
+pub fn a_moment(ms: u64) -> Duration {
+    Duration::from_millis(if std::env::var_os("GIMMAL_LAB").is_some() { 10 * ms } else { ms })
+}
+
 /// The service, and what it saw.
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
