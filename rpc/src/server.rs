@@ -139,8 +139,8 @@ impl ServerBuilder {
         self
     }
 
-    /// When another process listens at the address, waits this long for it to stop: for a server that takes over from one
-    /// that is shutting down. Over TCP that process hands its socket over, so no client is refused meanwhile.
+    /// When another process listens at the address, `listen` blocks for up to `patience` until it stops; nothing tells that
+    /// process to stop but you. Over TCP it hands its socket over, so no client is refused meanwhile.
     #[must_use]
     pub const fn take_over(mut self, patience: Duration) -> Self {
         self.take_over = Some(patience);
@@ -337,6 +337,13 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.workers.stats()
+    }
+
+    /// Returns a function that does as [`Server::stats`] on any thread, also when [`Server::serve_until`] or [`Server::shutdown`] has
+    /// taken the server: for a page of metrics.
+    pub fn stats_reader(&self) -> impl Fn() -> Stats + Clone + Send + Sync + use<> {
+        let counters = self.workers.counters.clone();
+        move || Stats::sum(&counters)
     }
 
     /// What the last worker that panicked said. [`Stats::worker_panics`] counts them.

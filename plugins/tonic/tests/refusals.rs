@@ -10,10 +10,8 @@ use std::{
 };
 
 use common::{DemoServer, Fixture, Note, Seen, demo::demo_client::DemoClient, note, numbered, on_time};
-use gimmal::{Code as CallCode, Fate, tokio::Tokio};
-use gimmal_rpc::{
-    Cx, Method, ResponseWriter, Service, Status as CallStatus, engine::transport::Bulk, service::Seat,
-};
+use gimmal::{Fate, tokio::Tokio};
+use gimmal_rpc::{Cx, Method, ResponseWriter, Service, engine::transport::Bulk, service::Seat};
 use gimmal_tonic::{Server, fate};
 use tonic::{Code, Request, Status};
 
@@ -40,7 +38,7 @@ async fn begun(seen: &Seen, handlers: u32) {
 struct Refusing<S> {
     service: S,
     /// What it says, the next one last.
-    refusals: Arc<Mutex<Vec<CallStatus>>>,
+    refusals: Arc<Mutex<Vec<gimmal_rpc::Status>>>,
 }
 
 impl<S: Service> Service for Refusing<S> {
@@ -54,7 +52,7 @@ impl<S: Service> Service for Refusing<S> {
         cx: &Cx,
         request: &[u8],
         answer: &mut ResponseWriter<'_>,
-    ) -> Result<(), CallStatus> {
+    ) -> Result<(), gimmal_rpc::Status> {
         self.service.call_raw(method, cx, request, answer)
     }
 
@@ -65,7 +63,7 @@ impl<S: Service> Service for Refusing<S> {
         arguments: &[u8],
         bulk: Option<Bulk>,
         seat: &mut Seat,
-    ) -> Result<(), CallStatus> {
+    ) -> Result<(), gimmal_rpc::Status> {
         match self.refusals.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             Some(refusal) => Err(refusal),
             None => self.service.start(method, cx, arguments, bulk, seat),
@@ -76,14 +74,14 @@ impl<S: Service> Service for Refusing<S> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn only_a_call_that_certainly_did_not_run_is_made_again() {
     for medium in MEDIA {
-        let (seen, refusals) = (Seen::default(), Arc::<Mutex<Vec<CallStatus>>>::default());
+        let (seen, refusals) = (Seen::default(), Arc::<Mutex<Vec<gimmal_rpc::Status>>>::default());
         let service = Server::builder().add_service(DemoServer::new(seen.clone())).into_service();
         let service = Refusing { service, refusals: Arc::clone(&refusals) };
         let builder = gimmal::Server::builder().runtime(Tokio::current().unwrap()).service(service);
         let server = builder.listen(&common::url(medium)).unwrap();
         let channel = gimmal_tonic::connect(&server.address().to_string()).await.unwrap();
         let mut client = DemoClient::new(channel);
-        let away = || CallStatus::refused(CallCode::Unavailable, "it goes away");
+        let away = || gimmal_rpc::Status::refused(gimmal::Code::Unavailable, "it goes away");
         let ran = |number: u32| seen.journal.lock().unwrap().get(&number).copied().unwrap_or(0);
         let left = || refusals.lock().unwrap().len();
 
@@ -100,7 +98,11 @@ async fn only_a_call_that_certainly_did_not_run_is_made_again() {
         let others = [
             (away().with_fate(Fate::MaybeRan), Code::Unavailable, Fate::MaybeRan),
             (away().with_fate(Fate::Ran), Code::Unavailable, Fate::Ran),
-            (CallStatus::refused(CallCode::ResourceExhausted, "busy"), Code::ResourceExhausted, Fate::NotRun),
+            (
+                gimmal_rpc::Status::refused(gimmal::Code::ResourceExhausted, "busy"),
+                Code::ResourceExhausted,
+                Fate::NotRun,
+            ),
         ];
         for (refusal, code, its_fate) in others {
             *refusals.lock().unwrap() = vec![refusal];
