@@ -4,8 +4,8 @@
 # Where each program's server listens; its end of the tunnel does so 100 higher.
 declare -A port=([redis]=21300 [memcached]=21301 [iperf3]=21302 [nginx]=21303 [postgres]=21304 [ssh]=21305 [nettest]=21306)
 
-# Less in the lab, which is slow: requests of redis, and MiB of a value.
-asks=50000 value=64
+# The lab is slow. Less there: requests of redis, MiB of a value, and questions of which each is waited for; more: seconds of iperf3.
+asks=50000 value=64 questions=20000 moves=1
 
 # bytes MIB: makes a file that no program knows.
 bytes() { [ -e "$folder/$1m" ] || head -c "$1M" /dev/urandom >"$folder/$1m"; }
@@ -37,7 +37,7 @@ by_memcached() {
 serve_iperf3() { served_by iperf3 iperf3 -s -B 127.0.0.1 -p "${port[iperf3]}"; }
 by_iperf3() {
     local sums
-    sums=$(party 60 iperf3 iperf3 -c 127.0.0.1 -p "$1" --bidir -P 8 -t 1 -f M) || return 1
+    sums=$(party 60 iperf3 iperf3 -c 127.0.0.1 -p "$1" --bidir -P 8 -t $moves -f M) || return 1
     sums=$(grep SUM <<<"$sums" | tail -n 4)
     printf '%s\n' "$sums"
     [ "$(grep -cE ' [0-9.]*[1-9][0-9.]* MBytes/sec.*receiver' <<<"$sums")" = 2 ]
@@ -133,6 +133,45 @@ carried() {
         ended
     done
     ended
+}
+
+# A way from a program to its server is a number that its ports have beside those of the servers.
+declare -A way=([direct]=0 [socat]=100 [tcp]=200 [shm]=300 [rxe]=400 [siw]=500)
+
+# tunnelled WAY URL: a tunnel over the URL to redis and iperf3, in front of them as WAY.
+tunnelled() {
+    local name front
+    "$bin/gimmal" tunnel --listen "$2" --map "redis=tcp:127.0.0.1:${port[redis]}" --map "iperf3=tcp:127.0.0.1:${port[iperf3]}" >>"$folder/log" 2>&1 &
+    started+=($!)
+    for name in redis iperf3; do
+        front=$((port[$name] + way[$1]))
+        served $front "$bin/gimmal" tunnel --listen "tcp:127.0.0.1:$front" --to "$2/$name" || return 1
+    done
+}
+# Microseconds of a question and its answer: the median.
+asked() { (party 60 redis redis-benchmark -h 127.0.0.1 -p "$1" -t get -d 64 -c 1 -n $questions --csv) | awk -F'"' '/GET/ { print 1000 * $10 }'; }
+# MB a second.
+moved() { (party 60 iperf3 iperf3 -c 127.0.0.1 -p "$1" -t $moves -J) | jq '.end.sum_received.bits_per_second / 8e6'; }
+median() { sort -g "$1" | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
+# compared ROUNDS WAY...: 64 B asked of redis over one connection, and bytes of iperf3 over one, as the median of so many rounds, in
+# which the ways take turns. The table is in $folder, too.
+compared() {
+    local name
+    (party 9 redis redis-cli -h 127.0.0.1 -p "${port[redis]}" set key:__rand_int__ "$(head -c 64 /dev/zero | tr '\0' x)") >>"$folder/log"
+    for _ in $(seq "$1"); do
+        for name in "${@:2}"; do
+            asked $((port[redis] + way[$name])) >>"$folder/asked.$name"
+            moved $((port[iperf3] + way[$name])) >>"$folder/moved.$name"
+        done
+    done
+    {
+        printf '%-8s %14s %14s\n' way '64 B, us' 'MB/s'
+        for name in "${@:2}"; do
+            printf '%-8s %14.1f %14.1f\n' "$name" "$(median "$folder/asked.$name")" "$(median "$folder/moved.$name")"
+        done
+    } | tee "$folder/table"
+    # Every question was answered. Of the bytes nothing may have arrived yet where the machine is busy.
+    ! awk 'NR > 1 && !($2 > 0)' "$folder/table" | grep . >/dev/null
 }
 
 # servers NAME...: starts them, and puts the names of those that run in `running`.

@@ -6,10 +6,14 @@
 parties=$bin/interop
 . tests/interop/tunnels.sh
 if [ -e "$parties/redis/ready" ] && [ -e "$parties/iperf3/ready" ]; then
-    asks=2000 value=8
+    asks=2000 value=8 questions=100 moves=3
     servers redis iperf3
     fabric=rxe carried "rdma://$rxe:7650" "${running[@]}"
     fabric=siw carried "rdma://$siw:7651" "${running[@]}"
+    # Beside the guest's own TCP: no number is judged.
+    if tunnelled tcp tcp://127.0.0.1:21290 && tunnelled rxe "rdma://$rxe:7652" && tunnelled siw "rdma://$siw:7653"; then
+        check "what a tunnel costs beside the guest's TCP" compared "${GIMMAL_ROUNDS:-1}" direct tcp rxe siw
+    fi
 else
     skipped=$((skipped + 1))
     echo "SKIP    programs through a tunnel over rxe and siw: they were not unpacked"
