@@ -13,6 +13,8 @@ use crate::{
     place::Place,
 };
 
+/// The shortest time whose processor time is told: the kernel adds up that of a thread which runs every 4 ms.
+const COUNTED: Duration = Duration::from_millis(40);
 /// A connection is left alone before it is watched, and watched.
 const REST: Duration = Duration::from_millis(500);
 
@@ -62,6 +64,9 @@ impl Stretch {
 
     /// Processor time of both sides, nanoseconds, by `count`.
     fn cpu_ns(&self, count: f64) -> [f64; 2] {
+        if self.began.elapsed() < COUNTED {
+            return [f64::NAN; 2];
+        }
         let now = self.processes.map(cpu_ns);
         std::array::from_fn(|side| match (now[side], self.cpu_ns[side]) {
             (Some(now), Some(then)) => now.saturating_sub(then) as f64 / count,
