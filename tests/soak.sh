@@ -86,6 +86,8 @@ seeds() {
 # Programs of third parties.
 programs_of_others() {
     count "gRPC of other languages, 10^6 requests through two edges, programs of Debian through tunnels" bash tests/interop/run.sh all
+    count "the same through tunnels over rxe and siw" "$bin/gimmal-lab" run --fabric both --timeout-s 3000 -- \
+        env GIMMAL_PROGRAMS=all bash tests/lab.sh tunnel
     count "what a tunnel costs, beside socat" bash tests/interop/tunnel_numbers.sh
 }
 

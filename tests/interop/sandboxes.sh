@@ -35,8 +35,8 @@ by_podman() {
 
 # echoes ADDRESS: round trips with the server there.
 echoes() { echo gimmal-bench lat --address "$1" -n 20000 --json; }
-# median FILE...: nanoseconds of a round trip, of several reports.
-median() { cat "$@" | grep '^{' | jq .p50_ns | sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
+# rtt FILE...: nanoseconds of a round trip, of several reports.
+rtt() { cat "$@" | grep '^{' | jq .p50_ns | sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
 
 # alone COMMAND...: runs a check, and ends what it started.
 alone() {
@@ -62,7 +62,7 @@ shared_by() {
         read -ra command <<<"$(echoes "shm://$share/outside")"
         "$bin/${command[0]}" "${command[@]:1}" >"$share/outside.$turn" 2>>"$folder/log" || return 1
     done
-    inside=$(median "$share"/inside.*) outside=$(median "$share"/outside.*)
+    inside=$(rtt "$share"/inside.*) outside=$(rtt "$share"/outside.*)
     echo "64 B: $inside ns inside, $outside ns outside, medians of $2"
     [ -n "$inside" ] && [ -n "$outside" ] || { cat "$share/inside.1"; return 1; }
     # A few turns on a busy machine say little.

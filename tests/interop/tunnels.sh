@@ -136,7 +136,7 @@ carried() {
 }
 
 # A way from a program to its server is a number that its ports have beside those of the servers.
-declare -A way=([direct]=0 [socat]=100 [tcp]=200 [shm]=300 [rxe]=400 [siw]=500)
+declare -A way=([direct]=0 [socat]=100 [tcp]=200 [shm]=300 [rxe]=400 [siw]=500 [socats]=600)
 
 # tunnelled WAY URL: a tunnel over the URL to redis and iperf3, in front of them as WAY.
 tunnelled() {

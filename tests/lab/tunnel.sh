@@ -1,13 +1,17 @@
 # shellcheck shell=bash disable=SC2154
-# Programs of third parties through a tunnel over the devices. tests/interop/run.sh unpacks them.
+# Programs of third parties through a tunnel over the devices, two of them; with GIMMAL_PROGRAMS=all, all. tests/interop/run.sh unpacks
+# them, with `all` those too.
 
 . tests/interop/edges.sh
 . tests/interop/setup.sh
-parties=$bin/interop
+# sshd wants to know itself by an absolute path.
+parties=$PWD/$bin/interop
 . tests/interop/tunnels.sh
 if [ -e "$parties/redis/ready" ] && [ -e "$parties/iperf3/ready" ]; then
     asks=2000 value=8 questions=100 moves=3
-    servers redis iperf3
+    names=(redis iperf3)
+    [ "${GIMMAL_PROGRAMS:-}" != all ] || names+=(memcached nginx postgres ssh nettest) value=64
+    servers "${names[@]}"
     fabric=rxe carried "rdma://$rxe:7650" "${running[@]}"
     fabric=siw carried "rdma://$siw:7651" "${running[@]}"
     # Beside the guest's own TCP: no number is judged.
