@@ -202,15 +202,9 @@ pub(crate) struct RequestWords {
 }
 
 impl RequestWords {
-    /// Writes what is called; [`RequestWords::put_limits`] writes the rest, later: the compiler would join two writes in a row.
-    #[inline] // ledger: head_in_words
-    pub(crate) fn put_called(self, out: &mut [u8; REQUEST_BYTES]) {
-        out[..REQUEST_BYTES / 2].copy_from_slice(&self.called.to_le_bytes());
-    }
-
     #[inline]
-    pub(crate) fn put_limits(self, out: &mut [u8; REQUEST_BYTES]) {
-        out[REQUEST_BYTES / 2..].copy_from_slice(&self.limits.to_le_bytes());
+    pub(crate) fn put(self, out: &mut [u8; REQUEST_BYTES]) {
+        *out = (u128::from(self.called) | u128::from(self.limits) << 64).to_le_bytes();
     }
 }
 
@@ -234,8 +228,7 @@ impl RequestHead {
     #[must_use]
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut out = [0; REQUEST_BYTES];
-        self.words().put_called(&mut out);
-        self.words().put_limits(&mut out);
+        self.words().put(&mut out);
         out
     }
 

@@ -73,15 +73,12 @@ impl<P: Port, A: App> Worker<P, A> {
         app: &mut A,
         io: &mut Io<'_, Q>,
         conn: ConnId,
-        mut message: Message<'_>,
+        message: Message<'_>,
         pick: &mut impl Pick<A>,
     ) -> bool {
         let picked = pick.pick(app, io, conn, &message);
         if !picked {
-            // Made again from its parts, so that a message that was picked is never written to memory.
-            // ledger: message_made_anew
-            let Message { head, body, frame, .. } = message;
-            app.message(io, conn, Message { head, body, bulk: message.bulk.take(), frame });
+            app.message(io, conn, message);
         }
         picked
     }

@@ -205,13 +205,10 @@ pub(super) fn put_request(
 ) -> Option<usize> {
     let room = body.len().checked_sub(REQUEST_BYTES)?;
     let front = if head.is_some() { REQUEST_BYTES } else { 0 };
-    if let Some(head) = head {
-        head.put_called(body.first_chunk_mut()?);
-    }
     match source.compose(&mut body[front..front + room]) {
         Ok(bytes) => {
             if let Some(head) = head {
-                head.put_limits(body.first_chunk_mut()?);
+                head.put(body.first_chunk_mut()?);
             }
             Some(front + bytes)
         }
