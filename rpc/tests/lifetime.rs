@@ -138,10 +138,10 @@ fn a_server_drains_while_another_takes_over(scheme: &str) {
     let old = std::thread::spawn(move || server.shutdown(Duration::from_secs(30)));
     // The address is free while the old one still works for its clients; they come by themselves.
     let (server, counts) = another(&url);
+    until("the client has gone there", || client.channel().reconnects() == 1);
     let patient = client.clone().with_options(CallOptions::default().wait_for_ready());
     assert_eq!(patient.echo("new".into()).wait().unwrap(), "new");
     assert_eq!(counts.ran.load(Ordering::SeqCst), 1, "it ran at the old server");
-    until("it is counted", || client.channel().reconnects() == 1);
     // The call that ran at the old one is answered there.
     assert_eq!(running.wait().unwrap(), 2000);
     assert!(old.join().unwrap(), "the old server did not drain");
