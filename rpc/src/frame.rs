@@ -202,9 +202,11 @@ pub(crate) struct RequestWords {
 }
 
 impl RequestWords {
+    /// As it travels.
     #[inline]
     pub(crate) fn put(self, out: &mut [u8; REQUEST_BYTES]) {
-        *out = (u128::from(self.called) | u128::from(self.limits) << 64).to_le_bytes();
+        out[..REQUEST_BYTES / 2].copy_from_slice(&self.called.to_le_bytes());
+        out[REQUEST_BYTES / 2..].copy_from_slice(&self.limits.to_le_bytes());
     }
 }
 
