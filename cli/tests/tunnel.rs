@@ -169,9 +169,10 @@ fn slow_start(way: &Way) -> Result<(), String> {
     let (mut program, mut server) = way.pair();
     for round in 0..5u8 {
         server.write_all(&[round; 3]).unwrap();
-        let mut piece = [0; 3];
+        let (began, mut piece) = (Instant::now(), [0; 3]);
         program.read_exact(&mut piece).map_err(|error| format!("a piece: {error}"))?;
         check(piece == [round; 3], "a piece")?;
+        check(began.elapsed() < Duration::from_secs(2), "a piece at once")?;
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
@@ -345,10 +346,10 @@ fn outlives(medium: &str, kills_enter: bool) -> Duration {
 fn a_tunnel_that_is_killed_ends_its_connections() {
     for medium in ["shm", "tcp"] {
         for kills_enter in [true, false] {
-            // A machine with much to do may be late, though not always.
-            let tried: Vec<Duration> = (0..5).map(|_| outlives(medium, kills_enter)).collect();
-            let first = tried.iter().find(|outlived| **outlived < Duration::from_secs(1));
-            assert!(first.is_some(), "{tried:?} over {medium}");
+            // A machine with much to do may be late, though not often: the median counts.
+            let mut tried: Vec<Duration> = (0..5).map(|_| outlives(medium, kills_enter)).collect();
+            tried.sort_unstable();
+            assert!(tried[2] < Duration::from_secs(1), "{tried:?} over {medium}");
         }
     }
 }

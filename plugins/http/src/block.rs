@@ -21,7 +21,7 @@ pub(crate) fn copy_of(message: &[u8]) -> Bytes {
     let copied = FREE.try_with(|free| {
         let mut free = free.borrow_mut();
         if free.capacity() < message.len() {
-            // The same memory, if all of its messages are gone.
+            // This takes the same memory again once all of its messages are gone.
             free.reserve(BLOCK);
         }
         free.extend_from_slice(message);
