@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Two guests on one wire, called by the lab tier on the host: connections while the network, the server's process and
-# its host go away and come back. The client tells the server's host what to do to itself. GIMMAL_LOSSES=long: millions
-# of calls over a bad network, in place of seconds. Usage: tests/pair.sh [PART...: network power far packets; all of them]
+# its host go away and come back, and while the network loses packets. The client tells the server's host what to do to
+# itself. GIMMAL_LOSSES=long: so many calls over a bad network, in place of a minute of them.
+# Usage: tests/pair.sh [PART...: network losses power far packets; all of them]
 set -uo pipefail
 cd "$(dirname "$0")/.."
 lab=${GIMMAL_LAB_TOOL:-target/release/gimmal-lab}
@@ -22,13 +23,6 @@ serve="(while :; do $live host --address rdma://\$GIMMAL_LOCAL_ADDR:7801 $impati
 checks=". tests/check.sh
 visit() { timeout 60 $live visit --address rdma://\$GIMMAL_PEER_ADDR:\"\$@\"; }
 tcp() { timeout 60 $live visit --address tcp://\$GIMMAL_PEER_ADDR:\"\$@\"; }
-# weather NETEM CALLS: over TCP and over rxe, for 2 s, or so many calls.
-weather() {
-    amount='--seconds 2'
-    [ '${GIMMAL_LOSSES:-short}' = short ] || amount=\"--calls \$2 --seconds 3000\"
-    check \"tcp, \$1: each call ends once, as its fate says\" timeout 3100 $live weather --address tcp://\$GIMMAL_PEER_ADDR:7804 --netem \"\$1\" \$amount
-    check \"rxe, \$1: each call ends once, as its fate says\" timeout 3100 $live weather --address rdma://\$GIMMAL_PEER_ADDR:7801 $impatient --netem \"\$1\" \$amount
-}
 reach() { visit \"\$@\" --event reach >/tmp/reach 2>&1 || { echo \"the server is not there: \$(tail -n 1 /tmp/reach)\"; exit 1; }; }"
 
 # both PART CHECKS SCRIPT [SECONDS]: the server in guest a, the script of so many checks in guest b. What guest a comes to is of no
@@ -54,12 +48,8 @@ $1
 summary" 2>&1 | tee -a "$log" | sed -n 's/^b| //p' | grep -v 'passed, '
 }
 
-# The short form takes seconds, the long one up to hours.
-bound=300
-[ "${GIMMAL_LOSSES:-short}" = short ] || bound=14000
-
 # wire: the server's cable is pulled out, its port is down. loss: both ports stay up and nothing arrives.
-both network 17 '
+both network 8 '
 check "the link is down for 5 s, bound 1 s: dead, then back" visit 7801 --event cut --how wire '"$impatient"'
 check "the link is down for 5 s, bound 15 s: the same connection" visit 7802 --event ride --how wire '"$patient"'
 check "all is lost for 5 s, bound 1 s: dead, then back" visit 7801 --event cut --how loss '"$impatient"'
@@ -68,12 +58,24 @@ check "the server is started again: the client comes back" visit 7801 --event re
 check "tcp: all is lost for 2.5 s, bound 1 s: dead, then back" tcp 7804 --event cut --how loss --away-ms 2500
 check "tcp: what the server sends is lost for 2.5 s, bound 1 s: dead, then back" tcp 7804 --event cut --how one-way --away-ms 2500
 check "tcp: all is lost for 2.5 s, bound 15 s: the same connection" tcp 7805 --event ride --how loss --away-ms 2500 --heartbeat-ms 15000
-weather "loss 1%" 1000000
-weather "loss 10%" 100000
-weather "loss 30%" 20000
-weather "delay 2ms 1ms reorder 20% duplicate 5%" 100000
-check "tcp, packets of 600 bytes: each call ends once, as its fate says" timeout 60 '"$live"' weather --address tcp://$GIMMAL_PEER_ADDR:7804 --mtu 600 --netem "loss 1%" --seconds 2
-' $bound
+' 300
+
+# weather NETEM SECONDS CALLS: over TCP and over rxe at the same time, for so long or, in the long form, so many calls each.
+weather='weather() {
+    amount="--seconds $2" limit=240
+    [ "${GIMMAL_LOSSES:-short}" = short ] || amount="--calls $3 --seconds 3000" limit=3300
+    check "$1, over tcp and rxe: each call ends once, as its fate says" timeout $limit '"$live"' weather --netem "$1" $amount '"$impatient"' \
+        --address tcp://$GIMMAL_PEER_ADDR:7804 --address rdma://$GIMMAL_PEER_ADDR:7801
+}'
+# The guests do not have this shell's environment.
+both losses 5 "GIMMAL_LOSSES=${GIMMAL_LOSSES:-short}
+$weather"'
+weather "loss 1%" 60 1000000
+weather "loss 10%" 60 100000
+weather "loss 30%" 60 20000
+weather "delay 2ms 1ms reorder 20% duplicate 5%" 4 100000
+check "tcp, packets of 600 bytes: each call ends once, as its fate says" timeout 120 '"$live"' weather --address tcp://$GIMMAL_PEER_ADDR:7804 --mtu 600 --netem "loss 1%" --seconds 2
+' $([ "${GIMMAL_LOSSES:-short}" = short ] && echo 1200 || echo 14000)
 both power 1 '
 reach 7801 '"$impatient"'
 check "the host loses power: reported within the bound" visit 7801 --event power-off '"$impatient"

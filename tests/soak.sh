@@ -100,7 +100,7 @@ packages() {
 # A bad network between two guests.
 losses() {
     check "10^6 calls at 1 % loss, 10^5 at 10 %, 2 x 10^4 at 30 %, over tcp and rxe" env GIMMAL_LOSSES=long \
-        timeout 15000 bash tests/pair.sh
+        timeout 15000 bash tests/pair.sh losses
 }
 
 ledger() {

@@ -170,7 +170,7 @@ const TIDY: Tier =
 const LAB: Tier = tier(
     "lab",
     Turn::Lab,
-    1_800,
+    2_000,
     &[
         needed("programs"),
         // As the unit tier made them; but many calls want speed.
