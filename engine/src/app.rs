@@ -88,12 +88,6 @@ pub trait App: std::fmt::Debug + 'static {
         let _ = io;
         Time::NEVER
     }
-
-    /// Whether nothing comes but from other threads of this process: then an idle worker that has one core with them leaves it
-    /// to them.
-    fn has_only_callers(&self) -> bool {
-        false
-    }
 }
 
 /// What an application does outside its own methods, for [`Inline::with_later`](crate::Inline::with_later). A trait, since it

@@ -20,7 +20,10 @@ use std::{
 
 use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
-use gimmal_engine::transport::{Instant, sync::once::take_or_register};
+use gimmal_engine::{
+    place::cores_are_few,
+    transport::{Instant, sync::once::take_or_register},
+};
 
 use crate::{error::TransportError, response::Response, status::Fate, wake::wake};
 
@@ -53,7 +56,8 @@ impl<T> CallCell<T> {
 
     /// Blocks the thread until the response is there; at most until `limit`, if there is one.
     pub(crate) fn wait(&self, limit: Instant) -> Option<T> {
-        for round in 0..SPINS + YIELDS {
+        let looks = if cores_are_few() { 0 } else { SPINS + YIELDS };
+        for round in 0..looks {
             if let Some(response) = self.response.pop() {
                 return Some(response);
             }
@@ -78,9 +82,9 @@ impl<T> CallCell<T> {
     }
 }
 
-/// Looks before a waiting thread yields: the answer may be less than a microsecond away.
+/// Looks before a waiting thread yields, where there are cores enough: the answer may be less than a microsecond away.
 const SPINS: u32 = 64; // ledger: waiting_spins
-/// Yields before it parks: with few cores the worker may need this one.
+/// Yields before it parks.
 const YIELDS: u32 = 16; // ledger: waiting_spins
 
 struct Unpark(Thread);

@@ -15,7 +15,12 @@ pub use cpu::{Cpu, NumaNode};
 pub(crate) use placement::Placed;
 pub use placement::Placement;
 
+use std::{sync::LazyLock, thread::available_parallelism};
+
 use crate::error::PlaceError;
+
+/// Threads that a call keeps busy which is handed to a worker: its caller's, its worker's, its server's.
+const THREADS_OF_CALL: usize = 3;
 
 /// The processors of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +75,15 @@ impl From<Vec<Cpu>> for Cpus {
     fn from(cpus: Vec<Cpu>) -> Self {
         Self { cpus }
     }
+}
+
+/// Whether this process has so few cores that a thread which spins may keep one from a thread that it waits for: a caller, its worker and
+/// the peer's are three. Judged once.
+#[must_use]
+pub fn cores_are_few() -> bool {
+    static FEW: LazyLock<bool> =
+        LazyLock::new(|| available_parallelism().is_ok_and(|cores| cores.get() < THREADS_OF_CALL));
+    *FEW
 }
 
 #[cfg(test)]

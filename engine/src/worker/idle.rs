@@ -11,7 +11,8 @@ use crate::pace::{BARE, DEVICE_LOOK, DEVICE_SPINS, FULL_TURN, OLD, SPINS, TURN};
 pub enum Idle {
     /// Never sleeps, never yields: for a core of its own.
     Spin,
-    /// Spins, then yields, for `spin_us` after the last work; then sleeps until something happens.
+    /// Spins, then yields, for `spin_us` after the last work; then sleeps until something happens. With at most two cores, a worker that
+    /// was given none of them yields from the first: its caller and its peer need both.
     Adaptive {
         /// Microseconds.
         spin_us: u32,
@@ -47,6 +48,8 @@ pub(crate) struct Idler {
     empty_turns: u32,
     /// Empty turns before an adaptive worker yields.
     spins: u32,
+    /// An adaptive worker yields at once.
+    shares_core: bool,
     idle_since: Time,
     /// How old the time is: turns and what they found, since the clock was read. And what a turn counts that found nothing.
     age: usize,
@@ -60,11 +63,17 @@ impl Idler {
             idle: Some(idle),
             empty_turns: 0,
             spins: SPINS,
+            shares_core: false,
             idle_since: Time(0),
             age: OLD,
             look: TURN,
             has_worked: false,
         }
+    }
+
+    /// An adaptive worker yields at once from now on: the thread that brings it work may need its core.
+    pub(crate) const fn shares_core(&mut self) {
+        self.shares_core = true;
     }
 
     /// A turn, at `now`, found `work`.
@@ -94,15 +103,14 @@ impl Idler {
         self.age += FULL_TURN - TURN;
     }
 
-    /// What to do after a turn that found nothing. If work comes only from threads that need this core (`needs_core`), an adaptive
-    /// worker yields at once.
-    pub(crate) fn pause(&mut self, now: Time, needs_core: bool) -> Pause {
+    /// What to do after a turn that found nothing.
+    pub(crate) fn pause(&mut self, now: Time) -> Pause {
         match self.idle {
             None => Pause::Return,
             Some(Idle::Spin) => Pause::Spin,
             Some(Idle::Event) => Pause::Sleep,
             Some(Idle::Adaptive { spin_us }) => {
-                if self.empty_turns <= self.spins && spin_us > 0 && !needs_core {
+                if self.empty_turns <= self.spins && spin_us > 0 && !self.shares_core {
                     return Pause::Spin;
                 }
                 // Whoever gets the core may keep it for a while.
@@ -150,7 +158,7 @@ mod tests {
         let mut idler = Idler::new(Idle::Adaptive { spin_us: 50 });
         let mut empty = |now| {
             idler.turned(0, now);
-            idler.pause(now, false)
+            idler.pause(now)
         };
         for _ in 0..SPINS {
             assert_eq!(empty(Time(1000)), Pause::Spin);
@@ -160,17 +168,22 @@ mod tests {
         assert!(idler.may_pause());
         idler.turned(1, Time(90_000));
         idler.turned(0, Time(90_000));
-        assert_eq!(idler.pause(Time(90_000), false), Pause::Spin);
+        assert_eq!(idler.pause(Time(90_000)), Pause::Spin);
         assert!(!idler.may_pause(), "an answer may be a few nanoseconds away");
     }
 
     #[test]
-    fn adaptive_yields_at_once_where_work_needs_its_core() {
+    fn adaptive_yields_at_once_where_it_shares_its_core() {
         let mut idler = Idler::new(Idle::Adaptive { spin_us: 50 });
-        idler.turned(0, Time(0));
-        assert_eq!(idler.pause(Time(0), true), Pause::Yield);
-        idler.turned(0, Time(0));
-        assert_eq!(idler.pause(Time(0), false), Pause::Spin);
+        idler.shares_core();
+        for asks_device in [false, true] {
+            idler.told_time(asks_device);
+            idler.turned(0, Time(0));
+            assert_eq!(idler.pause(Time(0)), Pause::Yield);
+        }
+        let mut spinning = Idler::new(Idle::Spin);
+        spinning.shares_core();
+        assert_eq!(spinning.pause(Time(0)), Pause::Spin, "its user said so");
     }
 
     /// A worker may share its core with the thread that it works for, which waits while it spins.
@@ -181,14 +194,14 @@ mod tests {
         for turn in 1..=DEVICE_SPINS + 1 {
             idler.turned(0, Time(0));
             let expected = if turn <= DEVICE_SPINS { Pause::Spin } else { Pause::Yield };
-            assert_eq!(idler.pause(Time(0), false), expected, "turn {turn}");
+            assert_eq!(idler.pause(Time(0)), expected, "turn {turn}");
         }
     }
 
     #[test]
     fn spin_and_event_do_what_they_say() {
-        assert_eq!(Idler::new(Idle::Spin).pause(Time(u64::MAX), false), Pause::Spin);
-        assert_eq!(Idler::new(Idle::Event).pause(Time(0), false), Pause::Sleep);
+        assert_eq!(Idler::new(Idle::Spin).pause(Time(u64::MAX)), Pause::Spin);
+        assert_eq!(Idler::new(Idle::Event).pause(Time(0)), Pause::Sleep);
     }
 
     #[test]

@@ -26,8 +26,6 @@ pub(crate) struct Runner<P: Port, A: App> {
     pub(crate) now: Time,
     /// The caller sets the time.
     is_set: bool,
-    /// See [`Runner::shares_core`].
-    shares_core: bool,
     /// Messages that were taken since the last turn.
     sought: u32,
 }
@@ -37,20 +35,12 @@ impl<P: Port, A: App> Runner<P, A> {
         // Not a moment of its own: a connection's times go along to another worker.
         let started = time::epoch();
         worker.app.began(started);
-        Self {
-            worker,
-            idler: Idler::new(idle),
-            started,
-            now: Time(0),
-            is_set: false,
-            shares_core: false,
-            sought: 0,
-        }
+        Self { worker, idler: Idler::new(idle), started, now: Time(0), is_set: false, sought: 0 }
     }
 
-    /// All threads of this process have one core.
+    /// It has no core of its own, and spinning may keep one from the thread that brings it work.
     pub(crate) const fn shares_core(&mut self) {
-        self.shares_core = true;
+        self.idler.shares_core();
     }
 
     /// Reads the clock, unless the caller sets the time.
@@ -142,8 +132,7 @@ impl<P: Port, A: App> Runner<P, A> {
 
     /// Idles after a turn that found nothing.
     fn pause(&mut self, limit: Duration) {
-        let needs_core = self.shares_core && self.worker.app.has_only_callers();
-        match self.idler.pause(self.now, needs_core) {
+        match self.idler.pause(self.now) {
             Pause::Spin => self.breathe(),
             Pause::Yield => std::thread::yield_now(),
             Pause::Sleep => self.sleep(limit),
@@ -240,7 +229,7 @@ impl<P: Port, A: App> Runner<P, A> {
         if self.turn() > 0 {
             return Rest::Worked;
         }
-        match self.idler.pause(self.now, false) {
+        match self.idler.pause(self.now) {
             Pause::Spin => Rest::Spin,
             Pause::Yield | Pause::Return => Rest::Yield,
             Pause::Sleep => self.arm(limit).map_or(Rest::Yield, |wanted| {

@@ -18,6 +18,7 @@ use crate::{
     app::App,
     config::Plan,
     error::{ConfigError, StartError},
+    place::cores_are_few,
 };
 
 /// How long a stopping worker waits for goodbyes to be answered.
@@ -148,9 +149,7 @@ fn run<P: Provider, A: App>(
         }
     };
     let _ = started.send(Ok(station.clone()));
-    // One core for all threads, and none for this worker alone.
-    let shares_core =
-        plan.cores().is_empty() && std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+    let shares_core = plan.cores().is_empty() && cores_are_few();
     let mut pause = SUCCESSION.0;
     loop {
         let began = Instant::now();

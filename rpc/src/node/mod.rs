@@ -527,8 +527,4 @@ impl App for Node {
         // What was sent just now leaves with a turn, so there must be one.
         if acted || waits { now } else { self.next_deadline }
     }
-
-    fn has_only_callers(&self) -> bool {
-        self.registry.len() == 0 && self.calls_live == 0
-    }
 }
