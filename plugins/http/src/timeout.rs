@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
+
+use crate::rules;
+
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// How long the whole exchange may take, streams included: an extension of a request.
 ///
@@ -14,7 +18,10 @@ impl Timeout {
     /// Reads `grpc-timeout`, if it is there and as the specification says.
     #[must_use]
     pub fn of_grpc(headers: &HeaderMap) -> Option<Self> {
-        let text = headers.get("grpc-timeout")?.to_str().ok()?;
+        if !rules::has(headers, &GRPC_TIMEOUT) {
+            return None;
+        }
+        let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
         let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
         if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
