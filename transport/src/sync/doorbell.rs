@@ -67,14 +67,15 @@ impl Doorbell {
     pub fn arm_task(&self, task: &task::Waker) {
         // A late wake of an earlier sleep may take the task out again: it wakes it, too.
         self.task.register(task);
-        // A ring since the arming has written to the descriptor, which ends the sleep, too.
-        // SYNC POINT: doorbell armed. Pairs with `must_wake`, behind which the task is found.
-        let _ = self.armed.compare_exchange(ARMED, TASK, Ordering::Release, Ordering::Relaxed);
+        arm_task(&self.armed);
     }
 
     /// Called by the owner before it looks for work a last time and sleeps.
     pub fn arm(&self) {
-        arm(&self.armed);
+        if arm(&self.armed) {
+            // Of a sleep that was not disarmed.
+            self.unread.store(self.unread.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
     }
 
     /// Called by the owner after waking: rings are free again, and the descriptor is quiet. Where nobody rang, this is no
@@ -101,16 +102,25 @@ pub(super) fn must_ring(armed: &AtomicU32) -> bool {
 }
 
 /// Whether the owner's task must be woken: once for each sleep. Behind [`must_ring`], whose fence is this one's too.
-fn must_wake(armed: &AtomicU32) -> bool {
+pub(super) fn must_wake(armed: &AtomicU32) -> bool {
     // SYNC POINT: doorbell armed. Pairs with the store in `arm_task`.
     armed.load(Ordering::Relaxed) == TASK
         && armed.compare_exchange(TASK, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-pub(super) fn arm(armed: &AtomicU32) {
-    armed.store(ARMED, Ordering::Relaxed);
+/// Whether a waker rings in an earlier sleep that was not disarmed.
+pub(super) fn arm(armed: &AtomicU32) -> bool {
+    let before = armed.swap(ARMED, Ordering::Relaxed);
     // SYNC POINT: doorbell armed. Pairs with the fence in `must_ring`.
     fence(Ordering::SeqCst);
+    before == RUNG
+}
+
+/// From a sleep of the thread to one of the task, which is known. A ring since [`arm`] has written to the descriptor, which ends the
+/// sleep, too.
+pub(super) fn arm_task(armed: &AtomicU32) {
+    // SYNC POINT: doorbell armed. Pairs with `must_wake`, behind which the task is found.
+    let _ = armed.compare_exchange(ARMED, TASK, Ordering::Release, Ordering::Relaxed);
 }
 
 /// Whether a waker rings in this sleep.
@@ -158,6 +168,19 @@ mod tests {
         bell.arm();
         assert!(readable(&bell));
         bell.ring();
+        bell.disarm();
+        assert!(!readable(&bell), "both rings are read");
+        assert_eq!(bell.unread.load(Ordering::Relaxed), 0);
+    }
+
+    /// An owner that arms again without a disarm between still reads every ring.
+    #[test]
+    fn no_ring_of_a_sleep_that_was_not_disarmed_stays() {
+        let bell = Doorbell::new().unwrap();
+        for _ in 0..2 {
+            bell.arm();
+            bell.ring();
+        }
         bell.disarm();
         assert!(!readable(&bell), "both rings are read");
         assert_eq!(bell.unread.load(Ordering::Relaxed), 0);

@@ -13,7 +13,7 @@ use loom::{
 
 use super::{
     counter::Counter,
-    doorbell::{arm, disarm, must_ring},
+    doorbell::{arm, arm_task, disarm, must_ring, must_wake},
     flag::{is_raised, raise},
     once::take_or_register,
     publish::{observe, publish},
@@ -42,7 +42,7 @@ impl Event {
 }
 
 /// Another thread gives work twice to one that sleeps.
-fn doorbell(must_ring: fn(&AtomicU32) -> bool, arm: fn(&AtomicU32)) {
+fn doorbell(must_ring: fn(&AtomicU32) -> bool, arm: fn(&AtomicU32) -> bool) {
     loom::model(move || {
         let armed = Arc::new(AtomicU32::new(0));
         let (work, event) = (Arc::new(AtomicU64::new(0)), Arc::new(Event::default()));
@@ -82,7 +82,60 @@ fn loom_a_ringer_without_its_fence_is_caught() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn loom_an_owner_without_its_fence_is_caught() {
-    doorbell(must_ring, |armed| armed.store(1, Ordering::Relaxed));
+    doorbell(must_ring, |armed| armed.swap(1, Ordering::Relaxed) == 2);
+}
+
+/// Another thread gives work twice to an owner that sleeps as a task. `sleep` says which task that is, and that it sleeps.
+fn task_of_doorbell(sleep: fn(&AtomicU32, &mut dyn FnMut())) {
+    loom::model(move || {
+        let armed = Arc::new(AtomicU32::new(0));
+        let (work, event) = (Arc::new(AtomicU64::new(0)), Arc::new(Event::default()));
+        // Stands for the `AtomicWaker`: what was registered last is taken out and woken.
+        let task = Arc::new(Mutex::new(None::<Arc<Event>>));
+        let giver = {
+            let (armed, work) = (Arc::clone(&armed), Arc::clone(&work));
+            let (task, event) = (Arc::clone(&task), Arc::clone(&event));
+            thread::spawn(move || {
+                for done in 1..=2 {
+                    work.store(done, Ordering::Release);
+                    if must_ring(&armed) {
+                        event.write();
+                    } else if must_wake(&armed) {
+                        let task = task.lock().unwrap().take();
+                        if let Some(task) = task {
+                            task.write();
+                        }
+                    }
+                }
+            })
+        };
+        while work.load(Ordering::Acquire) < 2 {
+            arm(&armed);
+            sleep(&armed, &mut || *task.lock().unwrap() = Some(Arc::clone(&event)));
+            if work.load(Ordering::Acquire) < 2 {
+                event.sleep();
+            }
+            disarm(&armed);
+        }
+        giver.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_task_of_a_doorbell_loses_no_ring() {
+    task_of_doorbell(|armed, register| {
+        register();
+        arm_task(armed);
+    });
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn loom_a_task_that_sleeps_before_it_is_known_is_caught() {
+    task_of_doorbell(|armed, register| {
+        arm_task(armed);
+        register();
+    });
 }
 
 /// A reader is done with bulk, and its memory is written again.
