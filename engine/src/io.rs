@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gimmal_transport::{CloseReason, ConnId, Loan, Negotiated, Port, RxBuf, Time};
+use gimmal_transport::{BulkError, CloseReason, ConnId, Loan, Negotiated, Port, RxBuf, Time};
 
 use crate::{
     connection::Connection,
@@ -201,12 +201,39 @@ impl<P: Port> Io<'_, P> {
         bulk: RemoteBulk,
         token: u64,
     ) -> Result<(), (SendError, RemoteBulk)> {
+        self.bring(conn, bulk, token, false)
+    }
+
+    /// As [`Io::pull`], but a lack of memory is [`SendError::Blocked`] as well, of which nobody tells when it is over.
+    ///
+    /// # Errors
+    /// See [`Io::pull`].
+    pub fn pull_if_room(
+        &mut self,
+        conn: ConnId,
+        bulk: RemoteBulk,
+        token: u64,
+    ) -> Result<(), (SendError, RemoteBulk)> {
+        self.bring(conn, bulk, token, true)
+    }
+
+    fn bring(
+        &mut self,
+        conn: ConnId,
+        bulk: RemoteBulk,
+        token: u64,
+        is_patient: bool,
+    ) -> Result<(), (SendError, RemoteBulk)> {
         let Some(connection) = self.conns.touch(conn) else {
             return Err((SendError::Closed, bulk));
         };
         let slot = connection.pulls.insert(bulk.id, bulk.sum, token);
         match self.port.pull(conn, bulk.offer, slot) {
             Ok(None) => Ok(()),
+            Ok(Some(Err(BulkError::Memory(_)))) if is_patient => {
+                connection.pulls.forget(slot);
+                Err((SendError::Blocked, bulk))
+            }
             Ok(Some(result)) => {
                 // Told when the application's call is over.
                 self.conns.brought.push((conn, slot, result));

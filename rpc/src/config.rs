@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gimmal_engine::{ConfigError, Plan, transport::ConnectOptions};
 
-use crate::stream;
+use crate::stream::{self, Budget};
 
 /// How calls are made and served. Every field has a section in `tuning.md`.
 ///
@@ -126,9 +126,16 @@ pub(crate) struct Limits {
     pub(crate) message_bytes_max: usize,
     pub(crate) stream_window: u32,
     pub(crate) stream_budget: usize,
+    /// What users may keep of a connection's bulk that they read of streams.
+    pub(crate) kept_max: usize,
 }
 
 impl Limits {
+    /// Of a connection's streams.
+    pub(crate) fn budget(&self) -> Budget {
+        Budget::of(self.stream_window, self.stream_budget, self.message_bytes_max).keeping(self.kept_max)
+    }
+
     /// Handlers of one-way requests that may be pending on a worker.
     pub(crate) const fn one_way_max(&self) -> usize {
         self.tasks_max.div_ceil(2)
@@ -180,6 +187,8 @@ impl Config {
             message_bytes_max: self.message_bytes_max,
             stream_window: self.stream_window,
             stream_budget: self.stream_budget,
+            // The rest is for what was not read.
+            kept_max: usize::try_from(self.engine.port.loan_bytes_max / 4).unwrap_or(usize::MAX),
         };
         Ok((self.engine.validate()?, limits))
     }

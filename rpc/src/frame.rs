@@ -17,6 +17,7 @@
 //!             NO_HEAD BATCH       several of these; aux is 0
 //!  Item       [DOWN] [SHORT]      an item of the call's upload, or of its download; SHORT: it uses up the credit, and more wait
 //!             [DOWN] [SHORT] LARGE   a part of an item, not empty; the rest comes behind it
+//!             [DOWN] [SHORT] BULK    empty; the bulk on offer is the item, which is not empty
 //!  End        [DOWN]              no more items
 //!             [DOWN] ABORT        code u32; no more items, and those that were sent are not all of them
 //!  Credit     [DOWN]              bytes u32: items that cost so much more may be sent
@@ -87,6 +88,8 @@ impl Flags {
     pub const METADATA: Self = Self(1 << 9);
     /// The head is left out: it is that of the last request, or says Ok.
     pub const NO_HEAD: Self = Self(1 << 10);
+    /// The item is the bulk on offer.
+    pub const BULK: Self = Self(1 << 9);
     /// Several calls in one message.
     pub const BATCH: Self = Self(1 << 11);
     /// There is no response.
@@ -164,7 +167,10 @@ impl Kind {
                     || matches!(code, BARE_REQUEST | BARE_RESPONSE | REQUESTS | RESPONSES)
                     || code == one_way
             }
-            Self::Item => flags.is_within(Flags::DOWN.and(Flags::SHORT).and(Flags::LARGE)),
+            Self::Item => {
+                let any = Flags::DOWN.and(Flags::SHORT);
+                flags.is_within(any.and(Flags::LARGE)) || flags.is_within(any.and(Flags::BULK))
+            }
             Self::End | Self::Credit => flags.is_within(Flags::DOWN.and(Flags::ABORT)),
             Self::Cancel | Self::GoAway | Self::Schema => flags.is_within(Flags::NONE),
         }
@@ -448,6 +454,10 @@ mod tests {
             (0x2103, Item, flags(&[large, Flags::DOWN])),
             (0x4103, Item, flags(&[large, Flags::SHORT])),
             (0x6103, Item, flags(&[large, Flags::DOWN, Flags::SHORT])),
+            (0x0203, Item, flags(&[Flags::BULK])),
+            (0x2203, Item, flags(&[Flags::BULK, Flags::DOWN])),
+            (0x4203, Item, flags(&[Flags::BULK, Flags::SHORT])),
+            (0x6203, Item, flags(&[Flags::BULK, Flags::DOWN, Flags::SHORT])),
             (0x0004, End, flags(&[])),
             (0x2004, End, flags(&[Flags::DOWN])),
             (0x4004, End, flags(&[Flags::ABORT])),

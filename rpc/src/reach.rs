@@ -145,6 +145,10 @@ impl Mover for Reach {
         }
     }
 
+    fn loan(&self, conn: ConnId, bytes: usize) -> Option<Loan> {
+        self.allocate(conn, bytes).ok()
+    }
+
     fn draining(&self) -> &Arc<Signal> {
         &self.draining
     }

@@ -108,6 +108,8 @@ counters! {
     large,
     /// Bytes of those that were copied beside being encoded and decoded: answers of raw methods are, once.
     large_copied_bytes,
+    /// Items of streams, and pieces of byte streams, that left as bulk: their readers have them where they were written or brought.
+    large_items,
 }
 
 impl Stats {

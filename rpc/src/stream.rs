@@ -17,9 +17,13 @@
 //!
 //! **Order.** Items keep their order, and come before the end of their stream and before the call's result. Items and other calls have
 //! no order between them.
+//!
+//! **Large items** lie in registered memory from the moment they are written, and are offered there: a peer in shared memory reads them
+//! in place, another one brings them. The answer of a call does not wait for what is brought: its reader does, and its end.
 
 use std::{
     fmt,
+    ops::Deref,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -29,31 +33,35 @@ use thiserror::Error;
 
 use crate::{
     cell::block,
-    channel::{Beside, Channel, SLEEP},
-    codec::{Decode, DecodeError, Encode, EncodeError, compose_into_with},
-    draining::Signal,
+    channel::{Channel, SLEEP},
+    codec::{Decode, DecodeError, EncodeError},
     here,
 };
 
 mod bytes;
+mod encoder;
+mod ends;
 #[cfg(feature = "futures")]
 mod futures;
 mod items;
 mod lane;
 mod lanes;
+mod sink;
 mod window;
 
 pub use bytes::{ByteSink, ByteStream};
-use items::Items;
-pub(crate) use lane::{Lane, Mover, Owner, State};
+pub(crate) use encoder::Encoder;
+pub use ends::{CallerEnds, caller_ends};
+use items::{Apart, Items, Look, Popped};
+pub(crate) use lane::{Home, Lane, Lending, Mover, Owner, State};
 pub use lanes::{Lanes, Tie};
-pub(crate) use lanes::{Owed, lanes, lanes_of_callee};
+pub(crate) use lanes::{Offered, Owed, lanes, lanes_of_callee};
+pub use sink::Sink;
+pub use window::Kept;
 pub(crate) use window::{Budget, WINDOW_MAX, WINDOW_MIN};
 
 /// What a reader's items may have cost before its lane is told: less than half of any window.
 const READ: i64 = WINDOW_MIN as i64 / 4;
-/// Most bytes of an item before it is tried: whether it fits in a message, the worker knows.
-const ITEM_BYTES_MAX: usize = 1 << 30;
 
 /// Whose turns move a stream's end.
 pub trait Drive {
@@ -115,7 +123,8 @@ pub enum ReadError {
     /// The sender called [`Sink::reset`] with this code, or a caller dropped its sink without [`Sink::finish`]: code 0. Nothing more comes.
     #[error("the sender gave the stream up with code {0}; discard what it sent, or finish the sink there")]
     Aborted(u32),
-    /// The call ended without an answer, or was dropped. Nothing more comes.
+    /// The call ended without an answer, or was dropped, or the connection was lost while large items were on their way, which may be
+    /// after the answer. Nothing more comes.
     #[error("the call ended before the stream did; its result says why")]
     Over,
     /// An item is above [`Config::message_bytes_max`](crate::Config::message_bytes_max) of this side, which is so many bytes. The sender
@@ -153,6 +162,29 @@ impl ReadError {
     }
 }
 
+/// The bytes of an item, as they arrived.
+#[derive(Debug)]
+pub enum Item<'a> {
+    /// Lent until the next item is read: a small one.
+    Here(&'a [u8]),
+    /// In the memory that they were written to, or brought to. Keep it as long as you like, on any thread.
+    Kept(Kept),
+    /// Of an item that would have been kept, had the connection's items that are kept not been too many.
+    Copied(Vec<u8>),
+}
+
+impl Deref for Item<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Here(bytes) => bytes,
+            Self::Kept(kept) => kept.as_ref(),
+            Self::Copied(bytes) => bytes,
+        }
+    }
+}
+
 /// The reader's end of a lane.
 struct Exit {
     lane: Arc<Lane>,
@@ -164,8 +196,26 @@ struct Exit {
 
 impl Exit {
     /// Whether an item is here.
-    fn has_items(&mut self) -> bool {
-        !self.items.is_empty() || self.lane.exchange(&mut self.items)
+    fn look(&mut self) -> Look {
+        if self.items.is_empty() { self.lane.exchange(&mut self.items) } else { Look::Items }
+    }
+
+    /// Takes the first item out.
+    fn take(&mut self) -> Option<Item<'_>> {
+        let item = self.items.pop()?;
+        let len = match &item {
+            Popped::Here(range) => range.len(),
+            Popped::Apart(item) => item.len(),
+        };
+        self.took(items::cost(len, 1));
+        Some(match item {
+            Popped::Here(range) => Item::Here(self.items.bytes(range)),
+            Popped::Apart(Apart::Bulk(bulk)) => match Kept::new(bulk, self.lane.budget()) {
+                Ok(kept) => Item::Kept(kept),
+                Err(bulk) => Item::Copied(bulk.to_vec()), // beyond what users may keep
+            },
+            Popped::Apart(_) => Item::Here(&[]),
+        })
     }
 
     /// Items that cost so much were read.
@@ -180,26 +230,6 @@ impl Exit {
 impl Drop for Exit {
     fn drop(&mut self) {
         self.lane.reader_dropped(self.items.cost() + self.read);
-    }
-}
-
-/// The sender's end of a lane.
-struct Entry(Arc<Lane>);
-
-impl Entry {
-    /// Why nothing can be sent.
-    fn refusal(&self) -> Option<StreamError> {
-        match self.0.state() {
-            State::Open => None,
-            State::Stopped(code) => Some(StreamError::Stopped(code)),
-            State::Ended | State::Aborted(_) | State::TooLarge(_) | State::Over => Some(StreamError::Over),
-        }
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.0.sender_dropped();
     }
 }
 
@@ -266,22 +296,24 @@ impl<T, V: Drive> Stream<T, V> {
     }
 
     fn take(&mut self) -> Poll<Option<Result<T, ReadError>>> {
-        if self.end == State::Open {
-            // Read before the lane is found empty: nothing is pushed after it.
-            let state = self.exit.lane.state();
-            if self.exit.has_items() {
-                return Poll::Ready(self.take_item());
-            }
-            self.end = state;
-        }
-        ReadError::at(self.end).map(|error| error.map(Err))
+        let decode = self.decode;
+        self.take_item()
+            .map(|taken| taken.map(|item| item.and_then(|item| decode(&item).map_err(ReadError::Decode))))
     }
 
     /// Takes the first item of those that are here.
-    fn take_item(&mut self) -> Option<Result<T, ReadError>> {
-        let item = self.exit.items.pop()?;
-        self.exit.took(items::cost(item.len(), 1));
-        Some((self.decode)(self.exit.items.bytes(item)).map_err(ReadError::Decode))
+    fn take_item(&mut self) -> Poll<Option<Result<Item<'_>, ReadError>>> {
+        if self.end == State::Open {
+            // Read before the lane is found empty: nothing is pushed after it.
+            let state = self.exit.lane.state();
+            match self.exit.look() {
+                Look::Items => return Poll::Ready(self.exit.take().map(Ok)),
+                Look::Coming => return Poll::Pending,
+                Look::Nothing => self.end = state,
+                Look::Lost => self.end = State::Over,
+            }
+        }
+        ReadError::at(self.end).map(|error| error.map(Err))
     }
 
     /// Whether a poll is to end without an answer: a handler that asks again and again after an error must not keep its worker from
@@ -307,6 +339,29 @@ impl<T, V: Drive> Stream<T, V> {
             self.exit.lane.waker.register(context.waker());
         }
         self.take()
+    }
+
+    /// As [`Stream::poll_next`], and gives the item's bytes instead of a value. `take` may keep those of a large item without a copy.
+    ///
+    /// # Errors
+    /// As [`Stream::next`], but for [`ReadError::Decode`].
+    pub fn poll_item<R>(
+        &mut self,
+        context: &Context<'_>,
+        take: impl FnOnce(Item<'_>) -> R,
+    ) -> Poll<Option<Result<R, ReadError>>> {
+        if self.rests() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.exit.look() != Look::Items {
+            if self.drive.turn() {
+                context.waker().wake_by_ref();
+            } else {
+                self.exit.lane.waker.register(context.waker());
+            }
+        }
+        self.take_item().map(|taken| taken.map(|item| item.map(take)))
     }
 
     /// Returns what [`Stream::next`] would, if it is here, without waiting.
@@ -352,241 +407,7 @@ impl<T, V> Stream<T, V> {
     }
 }
 
-/// Where the items of a stream go in: an argument of a handler, or a part of what a client's method returns.
-///
-/// A caller's sink ends its stream in good order by [`Sink::finish`] alone: dropped without it, by a panic, a time-out or an early
-/// return, it gives the upload up, and the handler reads [`ReadError::Aborted`] after what was sent. Once the call is dropped, nothing
-/// that is done to its sink ends the upload well.
-///
-/// A handler's sink need not be finished: the stream ends in good order when the handler returns `Ok`, else not. The answer leaves after
-/// all items, so a handler may return while another task still sends: the call then ends when that task drops the sink. If a panic
-/// drops it, the call ends with [`Code::Internal`](crate::Code::Internal), whatever the handler returned.
-///
-/// ```
-/// # use gimmal_rpc as gimmal;
-/// use gimmal::{Cx, Sink};
-///
-/// #[gimmal::service(crate = gimmal_rpc)] // outside of this crate: #[gimmal::service]
-/// trait Count {
-///     async fn count(&self, cx: &Cx, to: u64, numbers: Sink<u64>);
-/// }
-///
-/// struct Counter;
-///
-/// impl Count for Counter {
-///     async fn count(&self, _: &Cx, to: u64, mut numbers: Sink<u64>) {
-///         for number in 1..=to {
-///             if numbers.send(&number).await.is_err() {
-///                 return; // the caller is gone
-///             }
-///         }
-///     }
-/// }
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let server = gimmal::Server::builder().service(serve_count(Counter)).listen("mem://doc-sink")?;
-/// let client = CountClient::new(gimmal::Client::builder().connect("mem://doc-sink")?);
-/// let (mut numbers, call) = client.count(3);
-/// let all: Result<Vec<_>, _> = std::iter::from_fn(|| numbers.blocking_next()).collect();
-/// assert_eq!(all?, [1, 2, 3]);
-/// call.wait()?;
-/// # Ok(())
-/// # }
-/// ```
-pub struct Sink<T, V = Woken> {
-    entry: Entry,
-    /// The item that is sent, encoded.
-    item: Items,
-    encoder: Encoder<T>,
-    drive: V,
-}
-
-/// How the items of a stream are written.
-pub(crate) struct Encoder<T> {
-    /// The codec's name.
-    pub(crate) codec: &'static str,
-    encode: fn(&T, &mut [u8]) -> Result<usize, EncodeError>,
-}
-
-impl<T> Clone for Encoder<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Encoder<T> {}
-
-impl<T> Encoder<T> {
-    /// Writes `item` over what is in `buffer`.
-    pub(crate) fn encode_into(&self, item: &T, buffer: &mut Vec<u8>) -> Result<(), EncodeError> {
-        compose_into_with(buffer, ITEM_BYTES_MAX, |out| (self.encode)(item, out))
-    }
-}
-
-impl<T, V> fmt::Debug for Sink<T, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sink({} items here)", self.entry.0.len())
-    }
-}
-
-impl<T, V: Drive> Sink<T, V> {
-    pub(crate) fn new<E: Encode<T>>(lane: Arc<Lane>, drive: V) -> Self {
-        let encoder = Encoder { codec: E::NAME, encode: |value, out| E::encode(value, out) };
-        Self { entry: Entry(lane), item: Items::default(), encoder, drive }
-    }
-
-    fn encode(&mut self, item: &T) -> Result<(), StreamError> {
-        let encoder = self.encoder;
-        self.item.put(|buffer| encoder.encode_into(item, buffer)).map_err(StreamError::Encode)
-    }
-
-    /// How its items are written.
-    pub(crate) fn encoder(&self) -> Encoder<T> {
-        self.encoder
-    }
-
-    /// What is set when its server begins to shut down.
-    pub(crate) fn draining(&self) -> Option<&Arc<Signal>> {
-        self.entry.0.draining()
-    }
-
-    /// As [`Sink::send`], of an item that its encoder wrote.
-    pub(crate) async fn send_encoded(&mut self, item: &[u8]) -> Result<(), StreamError> {
-        self.item.clear();
-        self.item.push(item);
-        std::future::poll_fn(|context| self.poll_put(context)).await
-    }
-
-    /// Sends the item that was encoded.
-    fn put(&mut self) -> Poll<Result<(), StreamError>> {
-        match self.entry.refusal() {
-            Some(refusal) => Poll::Ready(Err(refusal)),
-            None if self.entry.0.put(&mut self.item) => Poll::Ready(Ok(())),
-            None => Poll::Pending,
-        }
-    }
-
-    fn poll_put(&mut self, context: &Context<'_>) -> Poll<Result<(), StreamError>> {
-        if let Poll::Ready(put) = self.put() {
-            return Poll::Ready(put);
-        }
-        if self.drive.turn() {
-            // A turn may bring room. Who sends without an end would find some in every turn, and never let go of its thread.
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        self.entry.0.waker.register(context.waker());
-        self.put()
-    }
-
-    /// Polls for the end of the call: ready when no item is taken any more. For a sender that waits for something else, to learn
-    /// that nobody wants it.
-    pub fn poll_over(&mut self, context: &Context<'_>) -> Poll<()> {
-        let is_over =
-            |sink: &Self| if sink.entry.refusal().is_none() { Poll::Pending } else { Poll::Ready(()) };
-        is_over(self).is_pending().then(|| self.entry.0.waker.register(context.waker()));
-        is_over(self)
-    }
-
-    /// Sends an item if there is room for it, without waiting; whether there was.
-    ///
-    /// # Errors
-    /// See [`StreamError`].
-    pub fn try_send(&mut self, item: &T) -> Result<bool, StreamError> {
-        if self.entry.refusal().is_none() && self.entry.0.is_full() {
-            return Ok(false);
-        }
-        self.encode(item)?;
-        match self.put() {
-            Poll::Ready(put) => put.map(|()| true),
-            Poll::Pending => Ok(false),
-        }
-    }
-
-    /// Sends an item; waits while the reader is behind.
-    ///
-    /// Cancel safe: an item whose future is dropped before it is ready was not sent.
-    ///
-    /// # Errors
-    /// See [`StreamError`].
-    pub async fn send(&mut self, item: &T) -> Result<(), StreamError> {
-        self.encode(item)?;
-        std::future::poll_fn(|context| self.poll_put(context)).await
-    }
-
-    /// Sends an item; blocks the thread while the reader is behind.
-    ///
-    /// # Errors
-    /// See [`StreamError`].
-    pub fn blocking_send(&mut self, item: &T) -> Result<(), StreamError> {
-        self.encode(item)?;
-        loop {
-            if let Poll::Ready(put) = self.put() {
-                return put;
-            }
-            if !self.drive.idle() {
-                if here::is_worker() {
-                    return Err(StreamError::OwnWorker);
-                }
-                return block(|context| self.poll_put(context));
-            }
-        }
-    }
-}
-
-impl<T, V> Sink<T, V> {
-    /// Says that every item has been sent. The reader gets them, then the good end. Does not wait: the call's result says whether the
-    /// other side took it so. Does nothing when the call is over or was dropped.
-    pub fn finish(self) {
-        self.entry.0.finished();
-    }
-
-    /// Ends the stream in good order now. Unlike [`Sink::finish`], a handler's download ends at once for its reader, whatever the call
-    /// comes to: for protocols whose two directions end on their own. Does not wait.
-    pub fn half_close(self) {
-        self.entry.0.told(State::Ended);
-    }
-
-    /// Gives the stream up and says why. The reader gets what was sent, then [`ReadError::Aborted`] with this code. A handler's call may
-    /// still return whatever it wants to. Does not wait.
-    pub fn reset(self, code: u32) {
-        self.entry.0.told(State::Aborted(code));
-    }
-}
-
-/// The caller's ends of the streams of a call that was started by hand.
-#[derive(Debug)]
-pub struct CallerEnds<U, D> {
-    /// Where the caller's items go in, if it sends any.
-    pub up: Option<Sink<U>>,
-    /// Where the handler's items come out.
-    pub down: Stream<D>,
-    /// Cancels the call when it is dropped before the call ended.
-    pub tie: Tie,
-}
-
-/// Makes streams for a call that is started by hand, without a generated client: what goes with the call, and the caller's ends.
-/// Codec `K` writes and reads their items.
-///
-/// Something else than the ends must move the call: the worker of a [`Client`](crate::Client), or a [`Driver`](crate::Driver).
-/// So they are `Send`, whatever the channel is.
-#[must_use]
-pub fn caller_ends<K, U, D>(is_up: bool) -> (Beside, CallerEnds<U, D>)
-where
-    K: Encode<U> + for<'a> Decode<'a, D>,
-{
-    let lanes = lanes(is_up, true);
-    let up = lanes.tx.clone().map(|lane| Sink::new::<K>(lane, Woken));
-    let down = lanes.rx.clone().unwrap_or_else(Lane::new);
-    let ends = CallerEnds { up, down: Stream::new::<K>(down, Woken), tie: lanes.tie() };
-    (Beside { loan: None, lanes: Some(lanes.boxed()) }, ends)
-}
-
-const _: fn() = || {
-    fn is_send<T: Send>() {}
-    is_send::<Stream<u8>>();
-    is_send::<Sink<u8>>();
-};
-
+#[cfg(test)]
+mod apart_tests;
 #[cfg(test)]
 mod tests;

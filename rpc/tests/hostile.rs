@@ -293,7 +293,7 @@ fn requests_in_company_are_checked_as_others_are(scheme: &str) {
 }
 
 /// Every message that there is, and some that there are not.
-const CODES: [u16; 29] = [
+const CODES: [u16; 31] = [
     SCHEMA,
     0,
     9,
@@ -313,6 +313,8 @@ const CODES: [u16; 29] = [
     RESPONSES,
     UP_ITEM,
     DOWN_ITEM,
+    Kind::Item.with(Flags::BULK),
+    Kind::Item.with(Flags::BULK.and(Flags::DOWN)),
     UP_END,
     UP_ABORT,
     UP_CREDIT,

@@ -7,7 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use gimmal_rpc::{ReadError, stream::ByteStream};
+use gimmal_rpc::{
+    ReadError,
+    stream::{ByteStream, Item},
+};
 
 use crate::{error::of_read, held::Held};
 
@@ -177,8 +180,13 @@ impl RecvStream {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok([])) => Poll::Ready(Ok(None)),
             Poll::Ready(Ok(_)) => {
-                let (bytes, at) = self.stream.take();
-                Poll::Ready(Ok(Some(Bytes::from(bytes).slice(at..))))
+                let (taken, at) = self.stream.take();
+                let bytes = match taken {
+                    Item::Kept(kept) => Bytes::from_owner(kept),
+                    Item::Copied(bytes) => bytes.into(),
+                    Item::Here(bytes) => Bytes::copy_from_slice(bytes),
+                };
+                Poll::Ready(Ok(Some(bytes.slice(at..))))
             }
         }
     }

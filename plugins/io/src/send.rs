@@ -64,8 +64,8 @@ impl SendStream {
         }
     }
 
-    /// Writes as much of `pieces`, one behind the other, as there is room for, once there is some. Returns how many bytes that was: at
-    /// most 64 KiB. Wakes the task of the last poll.
+    /// Writes as much of `pieces`, one behind the other, as there is room for, once there is some. Returns how many bytes that was. Wakes
+    /// the task of the last poll.
     ///
     /// # Errors
     /// [`io::ErrorKind::BrokenPipe`] when the reader stopped the stream, with its [`Code`](crate::Code), and after

@@ -166,7 +166,9 @@ async fn cancelled<F: Future>(rng: &mut Rng, future: F) -> Option<F::Output> {
 async fn write(mut send: SendStream, way: Way, mut rng: Rng) {
     let mut at = 0;
     while at < way.bytes {
-        let piece = bytes(at, (1 + rng.below(20_000)).min(way.bytes - at));
+        // The large ones go as bulk.
+        let most = if rng.below(4) == 0 { 150_000 } else { 20_000 };
+        let piece = bytes(at, (1 + rng.below(most)).min(way.bytes - at));
         let wrote = match rng.below(5) {
             0 => match send.try_write(piece) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => send.writable().await.map(|()| 0),

@@ -12,7 +12,9 @@ use allocation_counter::measure;
 use gimmal::{Client, Server, local::LocalServer};
 use gimmal_io::{Duplex, open};
 
-const WARM_UP: usize = 300;
+const WARM_UP: usize = 400;
+/// So many pieces at once warm up: more than the rounds that count have in flight.
+const AT_ONCE: usize = 4;
 const ROUNDS: usize = 2000;
 
 /// Turns, and sends so many bytes back as they arrive.
@@ -65,15 +67,15 @@ fn allocated(len: usize) -> (u64, u64) {
     listening.recv().unwrap();
     let client = Client::connect(&url).unwrap();
     let mut stream = open(&client, "echo").blocking();
-    let (sent, mut read) = (vec![7; len], vec![0; len]);
-    let mut rounds = |rounds| {
+    let (sent, mut read) = (vec![7; AT_ONCE * len], vec![0; AT_ONCE * len]);
+    let mut rounds = |rounds, len| {
         for _ in 0..rounds {
-            stream.write_all(&sent).unwrap();
-            stream.read_exact(&mut read).unwrap();
+            stream.write_all(&sent[..len]).unwrap();
+            stream.read_exact(&mut read[..len]).unwrap();
         }
     };
-    rounds(WARM_UP);
-    let counted = measure(|| rounds(ROUNDS));
+    rounds(WARM_UP / AT_ONCE, AT_ONCE * len);
+    let counted = measure(|| rounds(ROUNDS, len));
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
     (counted.count_total, serving.join().unwrap())

@@ -86,7 +86,7 @@ impl Node {
         if !here.calls.is_queued()
             && let Some(id) = here.calls.next_wire()
         {
-            let window = lanes.as_mut().map_or(0, |lanes| lanes.open(&here.budget));
+            let window = lanes.as_mut().map_or(0, |lanes| lanes.open(&here.home.budget));
             let head = RequestHead::new(method, timeout.us(), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { source.flags() };
@@ -218,7 +218,7 @@ impl Node {
             && let Some(method) = call.method
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
-            let window = call.lanes.as_mut().map_or(0, |lanes| lanes.open(&here.budget));
+            let window = call.lanes.as_mut().map_or(0, |lanes| lanes.open(&here.home.budget));
             let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { call.flags };

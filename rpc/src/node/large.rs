@@ -13,6 +13,7 @@ use gimmal_engine::{
 use super::{
     Node,
     answers::{drop_answered, status_answer, too_large},
+    bringing::may_offer,
     header_cache::Requested,
     request::{Enclosed, Source},
     serving::Answered,
@@ -31,11 +32,6 @@ use crate::{
     stats::Counters,
     status::{Code, Fate, Status},
 };
-
-/// Whether the peer may READ from us.
-fn may_offer<P: Port>(io: &Io<'_, P>, conn: ConnId) -> bool {
-    io.negotiated(conn).is_none_or(|negotiated| negotiated.responder_resources.granted > 0)
-}
 
 /// The metadata of a large request, which came before its arguments: layers judge by it. It lies before the arguments too.
 fn metadata_of_large(flags: Flags, body: &[u8]) -> Result<Option<Metadata>, Violation> {

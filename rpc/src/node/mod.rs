@@ -7,12 +7,14 @@
 
 mod accesses;
 mod answers;
+mod bringing;
 mod callee;
 mod caller;
 mod dispatch;
 mod drain;
 mod failure;
 mod header_cache;
+mod items;
 mod large;
 mod map;
 mod noted;
@@ -54,6 +56,7 @@ use gimmal_engine::{
     },
 };
 
+use bringing::Bringing;
 use header_cache::HeaderCache;
 use map::ConnMap;
 use request::Enclosed;
@@ -80,7 +83,7 @@ use crate::{
     shared::{Enrolled, Shared},
     stats::Counters,
     status::Fate,
-    stream::{Budget, Lane, Owner},
+    stream::{Home, Lane, Owner},
     task::Seat,
     wake::Waking,
 };
@@ -101,8 +104,10 @@ pub(crate) struct Conn {
     streams_seen: bool,
     /// Calls with streams that wait for room, in turn.
     behind: VecDeque<Owner>,
-    /// Of the windows of its streams.
-    budget: Arc<Budget>,
+    /// Of its streams, and the budget of their windows.
+    home: Arc<Home>,
+    /// Items of its streams that are on their way.
+    bringing: Bringing,
     /// It was logged that they have every place of the window.
     has_warned: bool,
     watcher: Option<Arc<dyn Watcher>>,
@@ -124,6 +129,8 @@ const WATCH: Duration = Duration::from_millis(100);
 const WAKES: usize = 256;
 /// Pull tokens with this bit belong to the callee.
 const CALLEE: u64 = 1 << 63;
+/// Those with this bit, too, are of items of streams, in either role.
+const ITEM: u64 = 1 << 62;
 
 /// The [`App`] of gimmal's workers.
 #[derive(Debug)]
@@ -308,6 +315,7 @@ impl Node {
         for conn in &due {
             self.expire_calls(io, *conn);
             self.expire_handlers(io, *conn);
+            self.bring_again(io, *conn);
         }
         if self.moving_at <= now {
             self.moving.retain(|watcher| watcher.is_moving());
@@ -324,7 +332,7 @@ impl Node {
 
 impl Conn {
     fn next_deadline(&self) -> Time {
-        self.calls.next_deadline().min(self.serving.next_deadline())
+        self.calls.next_deadline().min(self.serving.next_deadline()).min(self.bringing.again_at)
     }
 }
 
@@ -373,11 +381,8 @@ impl App for Node {
                 one_way: 0,
                 streams_seen: false,
                 behind: VecDeque::new(),
-                budget: Budget::new(
-                    self.limits.stream_window,
-                    self.limits.stream_budget,
-                    self.limits.message_bytes_max,
-                ),
+                home: bringing::home(io, &self.reach, conn, self.limits.budget()),
+                bringing: Bringing::default(),
                 has_warned: false,
                 watcher: None,
                 owes_go_away: false,
@@ -416,6 +421,8 @@ impl App for Node {
     ) {
         if token & CALLEE == 0 {
             self.answer_pulled(io, conn, CallKey::from_bits(token), result);
+        } else if token & ITEM != 0 {
+            self.item_pulled(conn, token & !(CALLEE | ITEM), result);
         } else {
             self.request_pulled(io, conn, token & !CALLEE, result);
         }
@@ -438,6 +445,7 @@ impl App for Node {
         // Answers first: they free what both sides wait for.
         self.send_answers(io, conn);
         self.send_requests(io, conn);
+        self.bring_waiting(io, conn);
         self.pump_all(io, conn);
     }
 

@@ -11,7 +11,7 @@ use gimmal_engine::{
 };
 
 use super::{
-    CALLEE, Node,
+    CALLEE, ITEM, Node,
     answers::clip,
     serving::{Answered, State},
 };
@@ -158,11 +158,11 @@ pub(super) fn drop_admitted(admitted: Option<Admitted>) {
     }
 }
 
-/// What a pull of a request is known by: its slot, and the mark of that use of the slot, which goes round after 2^47 requests.
+/// What a pull of a request is known by: its slot, and the mark of that use of the slot, which goes round after 2^46 requests.
 /// [`CALLEE`] is above them.
 type SlotBits = Field<0, 16>;
-type MarkBits = Field<{ SlotBits::END }, 47>;
-const _: () = assert!(WINDOW_MAX as u64 <= SlotBits::MAX + 1 && CALLEE == 1 << MarkBits::END);
+type MarkBits = Field<{ SlotBits::END }, 46>;
+const _: () = assert!(WINDOW_MAX as u64 <= SlotBits::MAX + 1 && ITEM == 1 << MarkBits::END);
 
 fn pull_token(slot: u32, mark: u64) -> u64 {
     SlotBits::turn(slot.into()) | MarkBits::turn(mark)
@@ -175,13 +175,13 @@ mod tests {
     #[test]
     fn tokens_of_pulls_tell_slots_and_marks_apart() {
         let last = u32::try_from(WINDOW_MAX).unwrap() - 1;
-        for (slot, mark) in [(0, 1), (last, 1), (last, (1 << 47) - 1), (0, u64::MAX)] {
+        for (slot, mark) in [(0, 1), (last, 1), (last, (1 << 46) - 1), (0, u64::MAX)] {
             let token = pull_token(slot, mark);
             assert_eq!(SlotBits::get_u32(token), slot);
-            assert_eq!(token & CALLEE, 0, "a caller's pull");
+            assert_eq!(token & (CALLEE | ITEM), 0, "another pull");
             assert_ne!(pull_token(slot, mark.wrapping_add(1)), token);
             assert_ne!(pull_token(slot ^ 1, mark), token);
         }
-        assert_eq!(pull_token(3, 1 << 47), pull_token(3, 0), "marks go round");
+        assert_eq!(pull_token(3, 1 << 46), pull_token(3, 0), "marks go round");
     }
 }

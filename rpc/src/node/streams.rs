@@ -6,13 +6,14 @@ use std::{
 };
 
 use gimmal_engine::{
-    Head, Io, SendError,
+    Head, Io, LoanRefused, RemoteBulk, SendError,
     transport::{ConnId, Port, Time, Violation},
 };
 
 use super::{
     Conn, Node,
     answers::{drop_answered, status_answer},
+    items::decline,
     serving::{Answered, State},
     tasks::{Polled, Served},
 };
@@ -23,8 +24,9 @@ use crate::{
     frame::{self, Flags, Kind, ResponseHead},
     id::CallId,
     service::Entry,
+    stats::Counters,
     status::{Code, Fate, Status},
-    stream::{self, Lanes, Owed, Owner, lanes_of_callee},
+    stream::{self, Lane, Lanes, Offered, Owed, Owner, lanes_of_callee},
     task::BoxTask,
 };
 
@@ -49,10 +51,21 @@ fn pump<P: Port>(
     id: CallId,
     lanes: &mut Lanes,
     (items, credit): (Flags, Flags),
+    counters: &Counters,
 ) -> Pumped {
     let (mut sent_bytes, limit) = (0, io.body_bytes_max(conn));
     while let Some(owed) = lanes.next_owed(limit) {
         let number;
+        if let Owed::Bulk { is_short, .. } = owed {
+            let flags = if is_short { items.and(Flags::SHORT) } else { items };
+            if offer(io, conn, Head { kind: Kind::Item.with(flags.and(Flags::BULK)), aux: id.aux() }, lanes) {
+                counters.large_items.increment();
+                lanes.left(owed);
+            } else if !lanes.is_unlent() {
+                return Pumped::Blocked;
+            }
+            continue;
+        }
         let (kind, bytes): (u16, &[u8]) = match &owed {
             Owed::Item { bytes, is_short, has_more } => {
                 if sent_bytes >= TURN_BYTES {
@@ -63,6 +76,7 @@ fn pump<P: Port>(
                 let flags = if *has_more { flags.and(Flags::LARGE) } else { flags };
                 (Kind::Item.with(flags), &lanes.item()[..*bytes])
             }
+            Owed::Bulk { .. } => continue,
             Owed::Credit { bytes, .. } => {
                 number = bytes.to_le_bytes();
                 (Kind::Credit.with(credit), &number)
@@ -94,6 +108,19 @@ fn pump<P: Port>(
         }
     }
     Pumped::Done
+}
+
+/// Offers the first item, which lies in memory of its own, to the peer. Whether that left.
+fn offer<P: Port>(io: &mut Io<'_, P>, conn: ConnId, head: Head, lanes: &mut Lanes) -> bool {
+    let Some(loan) = lanes.take_loan() else { return true };
+    let Err(LoanRefused { error, loan }) = io.send_with_loan(conn, head, loan, 0, |_| Some(0)) else {
+        return true;
+    };
+    lanes.put_back(
+        loan,
+        matches!(error, SendError::Blocked | SendError::TooManyLoans { .. } | SendError::Closed),
+    );
+    false
 }
 
 /// Puts a call behind the others of its connection, until there is room or its turn has come again.
@@ -144,7 +171,7 @@ impl Node {
     pub(super) fn bind_call<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
         let Some(here) = self.conns.get_mut(conn) else { return };
         if let Some(lanes) = &here.calls.call(key.index()).lanes {
-            lanes.bind(&self.reach, conn, Owner::Caller(key.bits()));
+            lanes.bind(&here.home, Owner::Caller(key.bits()));
         }
         self.notice_call(io, conn, key);
     }
@@ -165,7 +192,7 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn) else { return };
         let Some(index) = here.calls.find(key) else { return };
         let Some((id, lanes)) = here.calls.streaming(index) else { return };
-        let pumped = pump(io, conn, id, lanes, (Flags::NONE, Flags::DOWN));
+        let pumped = pump(io, conn, id, lanes, (Flags::NONE, Flags::DOWN), &self.counters);
         fall_behind(&mut here.behind, lanes, &pumped, Owner::Caller(key.bits()));
         if let Pumped::TooLarge(limit) = pumped {
             here.calls.withdraw(index);
@@ -181,7 +208,7 @@ impl Node {
         let Some(slot) = here.serving.slot(index).filter(|slot| slot.mark == mark) else { return };
         let id = CallId { slot: index, generation: slot.generation };
         let Some(lanes) = &mut slot.lanes else { return };
-        let pumped = pump(io, conn, id, lanes, (Flags::DOWN, Flags::NONE));
+        let pumped = pump(io, conn, id, lanes, (Flags::DOWN, Flags::NONE), &self.counters);
         fall_behind(&mut here.behind, lanes, &pumped, Owner::Callee(index, mark));
         match pumped {
             Pumped::Blocked | Pumped::Turn => {}
@@ -240,26 +267,35 @@ impl Node {
         conn: ConnId,
         (kind, flags): (Kind, Flags),
         id: CallId,
-        body: &[u8],
+        (body, bulk): (&[u8], Option<RemoteBulk>),
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        let arrived = Arrived { kind, flags, body, bulk_bytes: bulk.as_ref().map(RemoteBulk::len) };
         if (kind == Kind::Credit) != flags.has(Flags::DOWN) {
-            let Some(index) = here.calls.posted(id) else { return Ok(()) };
+            let Some(index) = here.calls.posted(id) else {
+                decline(io, conn, bulk);
+                return Ok(());
+            };
             let key = here.calls.key(index);
             let lanes = here.calls.call(index).lanes.as_mut();
-            let lanes = lanes.ok_or(broken("a stream of a call that has none"))?;
-            handle(lanes, (kind, flags), body)?;
+            let wanted = handle(lanes.ok_or(NO_STREAMS)?, &arrived)?;
+            self.bring(io, conn, wanted, bulk);
             self.pump_call(io, conn, key);
             return Ok(());
         }
-        let Some(slot) = here.serving.find(id) else { return Ok(()) };
+        let Some(slot) = here.serving.find(id) else {
+            decline(io, conn, bulk);
+            return Ok(());
+        };
         let mark = slot.mark;
         let Some(lanes) = &mut slot.lanes else {
             // An answer that waits for room, of a call whose streams are over; else it has none.
             let over = matches!(slot.state, State::Answered(_));
-            return if over { Ok(()) } else { Err(broken("a stream of a call that has none")) };
+            decline(io, conn, bulk);
+            return if over { Ok(()) } else { Err(NO_STREAMS) };
         };
-        handle(lanes, (kind, flags), body)?;
+        let wanted = handle(lanes, &arrived)?;
+        self.bring(io, conn, wanted, bulk);
         self.pump_slot(io, conn, id.slot, mark);
         Ok(())
     }
@@ -283,8 +319,8 @@ impl Node {
         here.streams_seen = true;
         let peer = Arc::clone(&here.peer);
         let directions = (entry.method.streams_up, entry.method.streams_down);
-        let lanes = lanes_of_callee(directions, window, &here.budget, &mut self.spare_lane);
-        lanes.bind(&self.reach, conn, Owner::Callee(id.slot, mark));
+        let lanes = lanes_of_callee(directions, window, &here.home.budget, &mut self.spare_lane);
+        lanes.bind(&here.home, Owner::Callee(id.slot, mark));
         lanes.expect_look();
         let seat = &mut self.seats[entry.number()];
         (seat.up, seat.down) = (lanes.rx.clone(), lanes.tx.clone());
@@ -340,8 +376,28 @@ fn cut(answered: Answered) -> Answered {
     status_answer(&Status::new(Code::Internal, "a panic dropped the handler's sink").with_fate(Fate::Ran))
 }
 
-fn handle(lanes: &mut Lanes, (kind, flags): (Kind, Flags), body: &[u8]) -> Result<(), Violation> {
+/// A message of a stream.
+struct Arrived<'a> {
+    kind: Kind,
+    flags: Flags,
+    body: &'a [u8],
+    bulk_bytes: Option<u64>,
+}
+
+const NO_STREAMS: Violation = broken("a stream of a call that has none");
+
+/// What the message says to the call's streams. The lane that is to have its bulk, and what it knows that by.
+fn handle(lanes: &mut Lanes, arrived: &Arrived<'_>) -> Result<Option<(Arc<Lane>, u64)>, Violation> {
+    let Arrived { kind, flags, body, bulk_bytes } = *arrived;
     let (fine, what) = match (kind, flags.has(Flags::ABORT)) {
+        (Kind::Item, is_short) if flags.has(Flags::BULK) => {
+            return match (lanes.offered(bulk_bytes.unwrap_or(0), is_short), body) {
+                (Offered::Wanted(lane, number), []) => Ok(Some((lane, number))),
+                (Offered::Unwanted, []) => Ok(None),
+                (Offered::Wrong(what), []) => Err(broken(what)),
+                _ => Err(broken("bulk of a stream beside an item")),
+            };
+        }
         (Kind::Item, is_short) => {
             let arrived = lanes.arrived(body, (is_short, flags.has(Flags::LARGE)));
             (arrived, "an item of a stream without credit")
@@ -353,5 +409,5 @@ fn handle(lanes: &mut Lanes, (kind, flags): (Kind, Flags), body: &[u8]) -> Resul
         (_, false) => (lanes.credited(frame::parse_number(body)?), "credit of a stream"),
         (_, true) => (lanes.stopped(frame::parse_number(body)?), "the stop of a stream"),
     };
-    if fine { Ok(()) } else { Err(broken(what)) }
+    if fine { Ok(None) } else { Err(broken(what)) }
 }

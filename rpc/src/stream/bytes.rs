@@ -7,7 +7,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Entry, Exit, Lane, ReadError, Sink, State, Stream, StreamError};
+use super::{
+    Exit, Item, Kept, Lane, Look, ReadError, Sink, State, Stream, StreamError, items::Taken, sink::Entry,
+};
 
 /// Where the bytes of a stream go in: made of the [`Sink`] of a call that a worker moves. Dropped, it ends as its sink does.
 pub struct ByteSink(Entry);
@@ -137,17 +139,14 @@ impl ByteStream {
         while self.end == State::Open {
             // Read before the lane is found empty: nothing is pushed after it.
             let state = self.exit.lane.state();
-            if self.exit.has_items() {
-                if self.exit.items.rest().is_empty() {
-                    self.consume(0);
-                    continue;
-                }
-                break;
+            match self.exit.look() {
+                Look::Items if self.exit.items.rest().is_empty() => self.consume(0),
+                Look::Items => break,
+                Look::Coming => return Poll::Pending,
+                Look::Nothing if state == State::Open => return Poll::Pending,
+                Look::Nothing => self.end = state,
+                Look::Lost => self.end = State::Over,
             }
-            if state == State::Open {
-                return Poll::Pending;
-            }
-            self.end = state;
         }
         match ReadError::at(self.end) {
             Poll::Ready(Some(error)) => Poll::Ready(Err(error)),
@@ -172,10 +171,18 @@ impl ByteStream {
         self.exit.took(cost);
     }
 
-    /// Takes everything that is here out: a buffer, and where in it the bytes begin.
-    pub fn take(&mut self) -> (Vec<u8>, usize) {
-        self.exit.took(self.exit.items.cost());
-        self.exit.items.take()
+    /// Takes the bytes out that [`ByteStream::try_fill`] returns: a buffer of them, and where in it they begin. Bytes that were
+    /// brought in memory of their own stay there.
+    pub fn take(&mut self) -> (Item<'static>, usize) {
+        let (taken, cost) = self.exit.items.take();
+        self.exit.took(cost);
+        match taken {
+            Taken::Copied(bytes, at) => (Item::Copied(bytes), at),
+            Taken::Held(bulk, at) => match Kept::new(bulk, self.exit.lane.budget()) {
+                Ok(kept) => (Item::Kept(kept), at),
+                Err(bulk) => (Item::Copied(bulk[at..].to_vec()), 0), // beyond what users may keep
+            },
+        }
     }
 
     /// Says that nothing more is wanted, and why: the writer's next write ends with [`StreamError::Stopped`] and this code.

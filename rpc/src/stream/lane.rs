@@ -24,17 +24,24 @@ use std::{
 
 use atomic_waker::AtomicWaker;
 use gimmal_engine::transport::{
-    ConnId,
+    Bulk, ConnId, Loan,
     pack::{high_half, join, low_half},
 };
 
-use super::items::{Items, clamp};
+use super::{
+    items::{Apart, Items, Look, clamp},
+    window::Budget,
+};
 use crate::{draining::Signal, wake::rouse};
 
 /// What a sender's items may cost before its worker has taken them.
 const AHEAD: i64 = 16 << 10;
 /// What a sender's bytes may cost before its worker has taken them: it has more of them at once.
 const BYTES_AHEAD: i64 = 64 << 10;
+/// How much of it may lie in loans.
+const LENT_AHEAD: usize = 256 << 10;
+/// Most bytes of a byte stream in one loan.
+pub(super) const LOAN_BYTES: usize = 64 << 10;
 
 /// How a lane stands. It leaves `Open` once, and is then `Over` at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,15 +98,27 @@ pub(crate) trait Mover: fmt::Debug + Send + Sync {
     /// Makes the worker look at `lane`, whose user did something.
     fn look_at(&self, lane: Arc<Lane>);
 
+    /// Memory that the peer of `conn` can bring.
+    fn loan(&self, conn: ConnId, bytes: usize) -> Option<Loan>;
+
     /// What is set when its server begins to shut down.
     fn draining(&self) -> &Arc<Signal>;
 }
 
+/// How many bytes an item has that travels in memory of its own: from the first to the last number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lending {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+/// Where the lanes of a connection have their worker, and what they know of it.
 #[derive(Debug)]
-struct Home {
-    mover: Arc<dyn Mover>,
-    conn: ConnId,
-    owner: Owner,
+pub(crate) struct Home {
+    pub(crate) mover: Arc<dyn Mover>,
+    pub(crate) conn: ConnId,
+    pub(crate) lending: Lending,
+    pub(crate) budget: Arc<Budget>,
 }
 
 /// One direction of a call, between its user and its worker.
@@ -132,7 +151,7 @@ pub(crate) struct Lane {
     pub(super) has_ended: AtomicBool,
     /// The worker will look.
     queued: AtomicBool,
-    home: OnceLock<Home>,
+    home: OnceLock<(Arc<Home>, Owner)>,
 }
 
 impl Lane {
@@ -192,7 +211,7 @@ impl Lane {
 
     /// Whether the sender has to wait for its worker.
     pub(super) fn is_full(&self) -> bool {
-        self.items().cost() >= self.ahead()
+        self.items().is_above(self.ahead(), LENT_AHEAD)
     }
 
     /// Of a sender: adds the items of `own`, which is one. Nothing is copied when the worker has taken all that was there before.
@@ -202,10 +221,10 @@ impl Lane {
         let is_first = items.is_empty();
         if is_first {
             std::mem::swap(&mut *items, own);
-        } else if items.cost() >= AHEAD {
+        } else if items.is_above(AHEAD, LENT_AHEAD) {
             return false;
-        } else if let Some(item) = own.front() {
-            items.push(item);
+        } else {
+            items.push_first_of(own);
         }
         drop(items);
         own.clear();
@@ -215,34 +234,101 @@ impl Lane {
         true
     }
 
+    /// Of a sender: memory for an item of so many bytes, which its peer brings. None for small ones, nor when there is none: then the
+    /// item is copied.
+    pub(super) fn loan(&self, bytes: usize) -> Option<Loan> {
+        let (home, _) = self.home.get()?;
+        let may = (home.lending.from..=home.lending.to).contains(&bytes);
+        if may { home.mover.loan(home.conn, bytes) } else { None }
+    }
+
     /// Of a sender: adds as much of `pieces` as there is room for, without bounds. Returns how much that was.
     pub(super) fn put_bytes<'a>(self: &Arc<Self>, pieces: impl Iterator<Item = &'a [u8]>) -> usize {
-        let mut items = self.items();
-        let (is_first, mut written) = (items.is_empty(), 0);
-        for piece in pieces {
-            let room = usize::try_from(BYTES_AHEAD - items.cost()).unwrap_or(0);
-            let piece = &piece[..piece.len().min(room)];
-            if !piece.is_empty() {
-                items.extend(piece);
-                written += piece.len();
+        let (from, mut written) = (self.lends_from(), 0);
+        for mut piece in pieces {
+            while !piece.is_empty() {
+                let lent = if piece.len() >= from { self.lend_bytes(piece) } else { None };
+                let taken = lent.unwrap_or_else(|| self.copy_bytes(piece));
+                written += taken;
+                piece = &piece[taken..];
+                if taken == 0 {
+                    return written;
+                }
             }
-        }
-        drop(items);
-        if is_first && written > 0 {
-            self.notify();
         }
         written
     }
 
-    /// Exchanges the items for those of `own`, which are read: they are none from then on.
-    pub(super) fn exchange(&self, own: &mut Items) -> bool {
-        own.clear();
-        let mut items = self.items();
-        if items.is_empty() {
-            return false;
+    /// How many bytes an item has, at least, for which [`Lane::loan`] may have memory.
+    pub(super) fn lends_from(&self) -> usize {
+        self.home.get().map_or(usize::MAX, |(home, _)| home.lending.from)
+    }
+
+    /// Adds the beginning of `piece` in memory of its own: how much, if there is such memory.
+    fn lend_bytes(self: &Arc<Self>, piece: &[u8]) -> Option<usize> {
+        if self.items().is_above(i64::MAX, LENT_AHEAD) {
+            return Some(0);
         }
-        std::mem::swap(&mut *items, own);
-        true
+        let bytes = piece.len().min(LOAN_BYTES);
+        // Memory of few sizes is used again as it is.
+        let (home, _) = self.home.get()?;
+        let mut loan = home.mover.loan(home.conn, bytes.next_power_of_two())?.truncate(bytes);
+        loan.copy_from_slice(&piece[..bytes]); // bytes of a stream
+        let mut items = self.items();
+        let is_first = items.is_empty();
+        items.push_apart(Apart::Loan(loan));
+        drop(items);
+        if is_first {
+            self.notify();
+        }
+        Some(bytes)
+    }
+
+    fn copy_bytes(self: &Arc<Self>, piece: &[u8]) -> usize {
+        let mut items = self.items();
+        let is_first = items.is_empty();
+        let taken = piece.len().min(items.room(BYTES_AHEAD));
+        if taken > 0 {
+            items.extend(&piece[..taken]);
+        }
+        drop(items);
+        if is_first && taken > 0 {
+            self.notify();
+        }
+        taken
+    }
+
+    /// Nobody sends what is in it any more.
+    pub(super) fn clear(&self) {
+        self.items().clear();
+    }
+
+    /// Exchanges the items for those of `own`, which are read: they are none from then on.
+    pub(super) fn exchange(&self, own: &mut Items) -> Look {
+        own.clear();
+        self.items().give(own)
+    }
+
+    /// An item that was on its way came, whatever became of its call.
+    pub(crate) fn came(&self, number: u64, bulk: Bulk) {
+        let is_first = self.items().came(number, bulk);
+        if is_first {
+            rouse(&self.waker);
+        }
+    }
+
+    /// An item that was on its way never comes. Its reader must not take what is before it for all.
+    pub(crate) fn lose(self: &Arc<Self>, number: u64) {
+        if self.items().lose(number) {
+            self.end(State::Over);
+            self.stop(0);
+            rouse(&self.waker);
+        }
+    }
+
+    /// Whether its reader is gone.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::Acquire)
     }
 
     /// The sender's items have no bounds.
@@ -284,26 +370,31 @@ impl Lane {
 
     /// What is set when the server of its worker begins to shut down.
     pub(super) fn draining(&self) -> Option<&Arc<Signal>> {
-        self.home.get().map(|home| home.mover.draining())
+        self.home.get().map(|(home, _)| home.mover.draining())
     }
 
     /// Tells the user's end where its worker is; once.
-    pub(super) fn bind(&self, mover: Arc<dyn Mover>, conn: ConnId, owner: Owner) {
-        let _ = self.home.set(Home { mover, conn, owner });
+    pub(super) fn bind(&self, home: Arc<Home>, owner: Owner) {
+        let _ = self.home.set((home, owner));
         // SYNC POINT: lane bound. Who pushed before and saw no home is seen by the look that follows.
         fence(Ordering::SeqCst);
     }
 
     /// Where the worker finds it.
     pub(crate) fn owner(&self) -> Option<(ConnId, Owner)> {
-        self.home.get().map(|home| (home.conn, home.owner))
+        self.home.get().map(|(home, owner)| (home.conn, *owner))
+    }
+
+    /// What its connection's readers keep is counted there.
+    pub(super) fn budget(&self) -> Option<&Arc<Budget>> {
+        self.home.get().map(|(home, _)| &home.budget)
     }
 
     /// Makes the worker look.
     pub(super) fn notify(self: &Arc<Self>) {
         // SYNC POINT: lane bound. Pairs with `bind`.
         fence(Ordering::SeqCst);
-        let Some(home) = self.home.get() else { return };
+        let Some((home, _)) = self.home.get() else { return };
         // SYNC POINT: lane queued. What was done before is seen by the look after `unqueue`.
         if !self.queued.swap(true, Ordering::AcqRel) {
             home.mover.look_at(Arc::clone(self));
@@ -385,10 +476,14 @@ impl Lane {
         }
     }
 
-    /// The reader is dropped: later items are discarded. `left`: what the items cost that it took out and did not read.
+    /// The reader is dropped: what is here and comes later is discarded. `left`: what the items cost that it took out and did not
+    /// read.
     pub(super) fn reader_dropped(self: &Arc<Self>, left: i64) {
-        self.taken.fetch_add(self.untold(left), Ordering::Relaxed);
         self.is_unread.store(true, Ordering::Release);
+        let mut items = self.items();
+        self.taken.fetch_add(self.untold(left.saturating_add(items.cost())), Ordering::Relaxed);
+        items.clear();
+        drop(items);
         if self.state() == State::Open {
             self.notify();
         }

@@ -6,11 +6,11 @@ use std::{
     task::Waker,
 };
 
-use gimmal_engine::transport::ConnId;
+use gimmal_engine::transport::Loan;
 
 use super::{
-    items::{self, Items, clamp},
-    lane::{Lane, Mover, Owner, State},
+    items::{self, Apart, Items, Look, Popped, clamp},
+    lane::{Home, LOAN_BYTES, Lane, Owner, State},
     window::{Budget, Window},
 };
 use crate::wake::rouse;
@@ -40,6 +40,8 @@ pub struct Lanes {
     pub(super) credit: i64,
     /// The end was said.
     is_ended: bool,
+    /// The peer does not bring what is offered to it.
+    is_unlent: bool,
     /// Most bytes of an item that travels in parts.
     pub(crate) item_bytes_max: usize,
     /// Of an item that came in part.
@@ -47,6 +49,8 @@ pub struct Lanes {
     /// What it costs, as far as the sender was told that it was taken, and as far as not.
     part_told: i64,
     part_untold: i64,
+    /// Items that came, or come, in memory of their own.
+    offers: u64,
     /// An item was too large: nothing more is read.
     is_refused: bool,
     /// What the peer's items may cost, of the window that it has.
@@ -71,6 +75,11 @@ pub(crate) enum Owed {
         is_short: bool,
         has_more: bool,
     },
+    /// The first item, of so many bytes: [`Lanes::take_loan`].
+    Bulk {
+        bytes: usize,
+        is_short: bool,
+    },
     /// `more` of it because the window grew.
     Credit {
         bytes: u32,
@@ -81,6 +90,17 @@ pub(crate) enum Owed {
     Abort(u32),
 }
 
+/// What becomes of an item that the peer has in memory of its own.
+#[derive(Debug)]
+pub(crate) enum Offered {
+    /// It is brought for this lane, which knows it by the number.
+    Wanted(Arc<Lane>, u64),
+    /// Nobody reads it.
+    Unwanted,
+    /// It should not have come.
+    Wrong(&'static str),
+}
+
 impl Lanes {
     fn new(tx: Option<Arc<Lane>>, rx: Option<Arc<Lane>>) -> Self {
         Self {
@@ -89,10 +109,12 @@ impl Lanes {
             leaving: Items::default(),
             credit: 0,
             is_ended: false,
+            is_unlent: false,
             item_bytes_max: 0,
             part: Vec::new(),
             part_told: 0,
             part_untold: 0,
+            offers: 0,
             is_refused: false,
             granted: 0,
             window: None,
@@ -117,8 +139,8 @@ impl Lanes {
         [&self.tx, &self.rx].into_iter().flatten()
     }
 
-    pub(crate) fn bind<M: Mover + 'static>(&self, mover: &Arc<M>, conn: ConnId, owner: Owner) {
-        self.both().for_each(|lane| lane.bind(Arc::<M>::clone(mover), conn, owner));
+    pub(crate) fn bind(&self, home: &Arc<Home>, owner: Owner) {
+        self.both().for_each(|lane| lane.bind(Arc::clone(home), owner));
     }
 
     /// Has its worker look again, behind the other lanes.
@@ -174,7 +196,7 @@ impl Lanes {
             self.tell_of_part();
         }
         let rx = self.rx.as_ref()?;
-        if rx.is_unread.load(Ordering::Acquire) {
+        if rx.is_unread() {
             let mut items = rx.items();
             rx.taken.fetch_add(rx.untold(items.cost()), Ordering::Relaxed);
             items.clear();
@@ -196,12 +218,18 @@ impl Lanes {
         let state = tx.state();
         if matches!(state, State::Over | State::Stopped(_)) {
             self.leaving.clear();
+            tx.clear();
             return None;
         }
-        if self.credit > 0 && (!self.leaving.is_empty() || tx.exchange(&mut self.leaving)) {
+        if self.credit > 0 && (!self.leaving.is_empty() || tx.exchange(&mut self.leaving) == Look::Items) {
             // Its sender has room again.
             rouse(&tx.waker);
             let whole = self.leaving.front().map_or(0, <[u8]>::len);
+            if self.leaving.is_loan() && !self.is_unlent {
+                let more_wait = || self.leaving.len() > 1 || !tx.is_empty();
+                let is_short = self.credit <= items::cost(whole, 1) && more_wait();
+                return Some(Owed::Bulk { bytes: whole, is_short });
+            }
             let is_bytes = tx.is_bytes.load(Ordering::Acquire);
             let bytes = match whole {
                 _ if is_bytes => whole.min(limit).min(PIECE),
@@ -224,6 +252,25 @@ impl Lanes {
         }
     }
 
+    /// What [`Owed::Bulk`] is.
+    pub(crate) fn take_loan(&mut self) -> Option<Loan> {
+        match self.leaving.pop()? {
+            Popped::Apart(Apart::Loan(loan)) => Some(loan),
+            Popped::Apart(_) | Popped::Here(_) => None,
+        }
+    }
+
+    /// It did not leave. `may_later`: it may when there is room; else its bytes go in messages, and those of all that follow.
+    pub(crate) fn put_back(&mut self, loan: Loan, may_later: bool) {
+        self.leaving.put_back(Apart::Loan(loan));
+        self.is_unlent |= !may_later;
+    }
+
+    /// Whether its items go in messages, all of them.
+    pub(crate) const fn is_unlent(&self) -> bool {
+        self.is_unlent
+    }
+
     /// What [`Owed::Item`] is the first part of.
     pub(crate) fn item(&self) -> &[u8] {
         self.leaving.front().unwrap_or_default()
@@ -240,6 +287,7 @@ impl Lanes {
                     self.leaving.consume(bytes);
                 }
             }
+            Owed::Bulk { bytes, .. } => self.credit -= items::cost(bytes, 1),
             Owed::Credit { bytes, more } => {
                 self.granted += i64::from(bytes);
                 self.is_short &= more == 0;
@@ -312,11 +360,11 @@ impl Lanes {
         if has_more || !self.part.is_empty() || self.is_refused {
             return self.part_arrived(item, cost, has_more);
         }
-        if rx.is_unread.load(Ordering::Acquire) {
+        let mut items = rx.items();
+        if rx.is_unread() || items.is_lost() {
             rx.taken.fetch_add(clamp(cost), Ordering::Relaxed);
             return true;
         }
-        let mut items = rx.items();
         let is_first = items.is_empty();
         items.push(item);
         drop(items);
@@ -352,17 +400,48 @@ impl Lanes {
         let (part, told) = (std::mem::take(&mut self.part), std::mem::take(&mut self.part_told));
         self.part_untold = 0;
         rx.has_part.store(false, Ordering::Relaxed);
-        if rx.is_unread.load(Ordering::Acquire) {
+        let mut items = rx.items();
+        if rx.is_unread() || items.is_lost() {
             let left = items::cost(part.len(), 1) - told;
             rx.taken.fetch_add(clamp(left), Ordering::Relaxed);
             return true;
         }
-        let mut items = rx.items();
         rx.told_ahead.fetch_add(told, Ordering::Relaxed);
         items.push(&part);
         drop(items);
         rouse(&rx.waker);
         true
+    }
+
+    /// An item came that the peer has in memory of its own: so many bytes. `is_short` as in [`Lanes::arrived`].
+    pub(crate) fn offered(&mut self, bytes: u64, is_short: bool) -> Offered {
+        let Some(rx) = self.rx.as_ref().filter(|_| self.granted > 0 && !self.is_read) else {
+            return Offered::Wrong("an item of a stream without credit");
+        };
+        if bytes == 0 || !self.part.is_empty() {
+            return Offered::Wrong("bulk of a stream, empty or within an item");
+        }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let cost = items::cost(bytes, 1);
+        self.granted = self.granted.saturating_sub(cost);
+        self.is_short |= is_short;
+        if self.is_refused {
+            return Offered::Unwanted;
+        }
+        if bytes > self.item_bytes_max.max(LOAN_BYTES) {
+            rx.refuse(self.item_bytes_max);
+            self.is_refused = true;
+            return Offered::Unwanted;
+        }
+        let mut items = rx.items();
+        if rx.is_unread() || items.is_lost() {
+            rx.taken.fetch_add(clamp(cost), Ordering::Relaxed);
+            return Offered::Unwanted;
+        }
+        self.offers += 1;
+        items.push_apart(Apart::Coming(self.offers, bytes));
+        drop(items);
+        Offered::Wanted(Arc::clone(rx), self.offers)
     }
 
     /// Counts the parts of an item as taken, if nothing before it waits for the reader.
@@ -426,6 +505,7 @@ impl Drop for Lanes {
     fn drop(&mut self) {
         if let Some(tx) = &self.tx {
             tx.shut();
+            tx.clear();
         }
         if let Some(rx) = &self.rx {
             rx.end(State::Over);

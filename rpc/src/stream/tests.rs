@@ -1,5 +1,7 @@
 //! Lanes, credit and ends, without a worker.
 
+use gimmal_engine::transport::Bulk;
+
 use super::*;
 use crate::codec::Postcard;
 
@@ -38,6 +40,15 @@ impl Lanes {
             let fine = match owed {
                 Owed::Item { bytes, is_short, has_more } => {
                     other.arrived(&self.item()[..bytes], (is_short, has_more))
+                }
+                Owed::Bulk { is_short, .. } => {
+                    let loan = self.take_loan().unwrap();
+                    match other.offered(loan.len() as u64, is_short) {
+                        Offered::Wanted(lane, number) => lane.came(number, Bulk::own(loan)),
+                        Offered::Unwanted => {}
+                        Offered::Wrong(what) => panic!("{what}"),
+                    }
+                    true
                 }
                 Owed::Credit { bytes, .. } => other.credited(bytes),
                 Owed::Stop(code) => other.stopped(code),

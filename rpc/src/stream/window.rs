@@ -2,8 +2,10 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicI64, Ordering},
+    atomic::{AtomicI64, AtomicUsize, Ordering},
 };
+
+use gimmal_engine::transport::Bulk;
 
 /// Least window, whatever the budget: a stream that has come late goes on, slowly.
 pub(crate) const WINDOW_MIN: u32 = 4 << 10;
@@ -18,13 +20,27 @@ pub(crate) struct Budget {
     /// Below zero while more streams are open than it was made for.
     left: AtomicI64,
     /// Most bytes of an item that travels in parts.
-    pub(super) item_bytes_max: usize,
+    pub(crate) item_bytes_max: usize,
+    /// Bytes of bulk that users keep which was read, and how many they may be.
+    kept: AtomicUsize,
+    kept_max: usize,
 }
 
 impl Budget {
+    #[cfg(test)]
     pub(crate) fn new(first: u32, bytes: usize, item_bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self::of(first, bytes, item_bytes_max))
+    }
+
+    pub(crate) fn of(first: u32, bytes: usize, item_bytes_max: usize) -> Self {
         let left = AtomicI64::new(i64::try_from(bytes).unwrap_or(i64::MAX));
-        Arc::new(Self { first, left, item_bytes_max })
+        let (kept, kept_max) = (AtomicUsize::new(0), bytes);
+        Self { first, left, item_bytes_max, kept, kept_max }
+    }
+
+    /// With so many bytes that users keep, at most.
+    pub(crate) fn keeping(self, kept_max: usize) -> Self {
+        Self { kept_max: self.kept_max.min(kept_max), ..self }
     }
 
     /// Takes up to `bytes` of what is left.
@@ -42,6 +58,44 @@ impl Budget {
     #[cfg(test)]
     pub(crate) fn left(&self) -> i64 {
         self.left.load(Ordering::Relaxed)
+    }
+}
+
+/// Bulk that was read and that a user keeps. Connections have little of it, and copies beyond that.
+#[derive(Debug)]
+pub struct Kept {
+    bulk: Bulk,
+    budget: Option<Arc<Budget>>,
+}
+
+impl Kept {
+    /// Keeps `bulk`, if there is not too much kept.
+    ///
+    /// # Errors
+    /// It, to be copied.
+    pub(super) fn new(bulk: Bulk, budget: Option<&Arc<Budget>>) -> Result<Self, Bulk> {
+        if let Some(budget) = budget {
+            let kept = budget.kept.fetch_add(bulk.len(), Ordering::Relaxed);
+            if kept.saturating_add(bulk.len()) > budget.kept_max {
+                budget.kept.fetch_sub(bulk.len(), Ordering::Relaxed);
+                return Err(bulk);
+            }
+        }
+        Ok(Self { bulk, budget: budget.map(Arc::clone) })
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bulk
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.budget {
+            budget.kept.fetch_sub(self.bulk.len(), Ordering::Relaxed);
+        }
     }
 }
 

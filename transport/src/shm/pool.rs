@@ -44,8 +44,8 @@ const SEGMENT_BYTES_MAX: usize = GRAIN * (1 << 32);
 /// Loans of a page and more begin on a page.
 const PAGE: usize = 4096;
 
-/// Pieces that wait, as they were cut, for a loan of their size.
-const RECENT: usize = 8;
+/// Pieces that wait, as they were cut, for a loan of their size: a stream's window of them, and a few.
+const RECENT: usize = 72;
 
 /// From one sweep to the next. A segment of which nothing was lent in between goes, so memory is kept for twice as long at
 /// most.

@@ -1,0 +1,91 @@
+//! Items of streams that one side has in memory of its own and the other one brings.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use gimmal_engine::{
+    Io, RemoteBulk,
+    transport::{ConnId, Port, Time},
+};
+
+use crate::{
+    reach::Reach,
+    stream::{Budget, Home, Lane, Lending},
+};
+
+/// Items of as many bytes and more lie in memory of their own, which a peer in shared memory reads where they are.
+const LENT_FROM: usize = 16 << 10;
+/// As many, where the peer brings them over a device: a message then holds less than this.
+const LENT_OVER_DEVICE_FROM: usize = 64 << 10;
+
+/// An item that is brought, for a lane that knows it by the number.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// Until it has come.
+    pub(super) lane: Option<Arc<Lane>>,
+    pub(super) number: u64,
+}
+
+impl Item {
+    pub(super) fn is_unread(&self) -> bool {
+        self.lane.as_ref().is_none_or(|lane| lane.is_unread())
+    }
+}
+
+/// What was not brought is lost: its stream ends.
+impl Drop for Item {
+    fn drop(&mut self) {
+        if let Some(lane) = &self.lane {
+            lane.lose(self.number);
+        }
+    }
+}
+
+/// The items of a connection's streams that are on their way.
+#[derive(Debug)]
+pub(super) struct Bringing {
+    /// By the tokens of their pulls.
+    pub(super) items: Vec<Option<Item>>,
+    free: Vec<usize>,
+    /// Those for which there was no room, in order.
+    pub(super) waiting: VecDeque<(usize, RemoteBulk)>,
+    /// When to look for room, where nobody tells.
+    pub(super) again_at: Time,
+}
+
+impl Default for Bringing {
+    fn default() -> Self {
+        Self { items: Vec::new(), free: Vec::new(), waiting: VecDeque::new(), again_at: Time::NEVER }
+    }
+}
+
+impl Bringing {
+    pub(super) fn insert(&mut self, item: Item) -> usize {
+        let Some(at) = self.free.pop() else {
+            self.items.push(Some(item));
+            return self.items.len() - 1;
+        };
+        self.items[at] = Some(item);
+        at
+    }
+
+    pub(super) fn take(&mut self, at: usize) -> Option<Item> {
+        let item = self.items.get_mut(at)?.take()?;
+        self.free.push(at);
+        Some(item)
+    }
+}
+
+/// What the lanes of a connection know of it.
+pub(super) fn home<P: Port>(io: &Io<'_, P>, reach: &Arc<Reach>, conn: ConnId, budget: Budget) -> Arc<Home> {
+    let message = io.body_bytes_max(conn);
+    let in_place = io.negotiated(conn).is_some_and(|negotiated| negotiated.bulk_in_place);
+    let from = message.min(if in_place { LENT_FROM } else { LENT_OVER_DEVICE_FROM });
+    let from = if may_offer(io, conn) && message > 0 { from } else { usize::MAX };
+    let lending = Lending { from, to: message.max(budget.item_bytes_max) };
+    Arc::new(Home { mover: Arc::<Reach>::clone(reach), conn, lending, budget: Arc::new(budget) })
+}
+
+/// Whether the peer may READ from us.
+pub(super) fn may_offer<P: Port>(io: &Io<'_, P>, conn: ConnId) -> bool {
+    io.negotiated(conn).is_none_or(|negotiated| negotiated.responder_resources.granted > 0)
+}
