@@ -40,6 +40,8 @@ calls() {
         timeout 900 cargo test -q --release -p gimmal-io --test many storms
     check "1 GiB each way through TLS on a stream, in memory and over TCP" env GIMMAL_TLS_MIB=1024 \
         timeout 900 cargo test -q --release -p gimmal-io --test tls
+    check "10,000 connections at rest, a client and a server" env GIMMAL_IDLE_CONNECTIONS=10000 \
+        timeout 600 cargo test -q --release -p gimmal-rpc --features shm,tcp,tls --test idle -- --nocapture
     check "10^6 cancelled calls of each client on tokio" env GIMMAL_CANCELS=1000000 \
         timeout 600 cargo test -q --release -p gimmal --features tokio,futures --test tokio_client cancelled
 }

@@ -17,7 +17,7 @@ use gimmal_engine::transport::{
 pub(crate) use self::connect::spawn;
 pub use self::{builder::ClientBuilder, connect::Connecting};
 use crate::{
-    cell::{CallCell, Pool, Responder},
+    cell::{CallCell, Responder},
     channel::{Beside, CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     command::Command,
@@ -72,7 +72,6 @@ pub struct Client {
 
 struct Inner {
     line: Line,
-    pool: Pool,
     deadline: Option<Duration>,
     message_bytes_max: usize,
     /// Calls wait while there is no connection.
@@ -218,7 +217,8 @@ impl Client {
         let ((handle, conn), limit) = (inner.line.here(), inner.line.arguments_max());
         let mut handed = WorkerCall::of(inner);
         (handed.conn, handed.timeout) = (conn, timeout);
-        let mut body = inner.pool.buffer();
+        let pool = inner.workers.pool();
+        let mut body = pool.buffer();
         let mut flags = if A::IS_NOTED { Flags::METADATA } else { Flags::NONE };
         let composed = match compose_into(&mut body, limit, arguments) {
             Ok(()) => Ok(()),
@@ -236,14 +236,14 @@ impl Client {
             return handed;
         }
         let Beside { loan, lanes } = beside;
-        let cell = inner.pool.cell();
+        let cell = pool.cell();
         let responder = Responder::new(&cell);
         match offer(&handle, Command::Call { conn, method, timeout, body, loan, flags, lanes, responder }) {
             Ok(()) => handed.cell = Some(cell),
             Err(Command::Call { responder, body, .. }) => {
                 responder.defuse();
-                inner.pool.put_buffer(body);
-                inner.pool.put_cell(cell);
+                pool.put_buffer(body);
+                pool.put_cell(cell);
                 handed.failed = Some(FULL);
             }
             Err(_) => handed.failed = Some(FULL),
@@ -315,7 +315,7 @@ impl fmt::Debug for WorkerCall {
 impl WorkerCall {
     fn ended(&mut self, response: Response) -> Response {
         if let Some(cell) = self.cell.take() {
-            self.inner.pool.put_cell(cell);
+            self.inner.workers.pool().put_cell(cell);
         }
         response
     }
@@ -405,7 +405,7 @@ impl Ticket for WorkerCall {
     }
 
     fn recycle(&mut self, buffer: Vec<u8>) {
-        self.inner.pool.put_buffer(buffer);
+        self.inner.workers.pool().put_buffer(buffer);
     }
 
     fn detach(&mut self) {

@@ -1,7 +1,7 @@
 //! Worker threads with the RPC layer on them.
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::{Arc, OnceLock, mpsc},
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use gimmal_engine::{
 };
 
 use crate::{
+    cell::Pool,
     command::Command,
     config::Limits,
     here,
@@ -76,6 +77,9 @@ pub(crate) struct WorkerSet {
     pub(crate) workers: Workers<Any, Node>,
     pub(crate) counters: Vec<Arc<Counters>>,
     pub(crate) woken: Arc<Woken>,
+    /// Of all clients on them: one for each client would be most of what a client at rest keeps. None for a server.
+    pool: OnceLock<Pool>,
+    pool_size: usize,
 }
 
 impl WorkerSet {
@@ -97,7 +101,13 @@ impl WorkerSet {
             let counters = Arc::clone(&counted[index]);
             Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters)
         })?;
-        Ok(Self { workers, counters, woken })
+        let pool_size = limits.window + limits.waiting_max.min(1024);
+        Ok(Self { workers, counters, woken, pool: OnceLock::new(), pool_size })
+    }
+
+    /// Places for the answers of handed-off calls.
+    pub(crate) fn pool(&self) -> &Pool {
+        self.pool.get_or_init(|| Pool::new(self.pool_size))
     }
 
     /// Where the worker with the fewest connections is. One that has just panicked is waited for, for a moment, if there is no

@@ -31,6 +31,8 @@ pub struct Pace {
     pub give_up: Duration,
     /// Looks are this far apart while messages flow.
     pub look: Duration,
+    /// Looks at all connections of a worker are at least this far apart. Each of thousands has a time of its own.
+    pub apart: Duration,
 }
 
 impl Pace {
@@ -38,7 +40,13 @@ impl Pace {
     #[must_use]
     pub fn new(bound_ms: u32) -> Option<Self> {
         let part = |parts: u64| Duration::from_micros(u64::from(bound_ms) * 1000 * parts / 24);
-        (bound_ms > 0).then(|| Self { bound_ms, ask: part(8), give_up: part(21), look: part(3) })
+        (bound_ms > 0).then(|| Self {
+            bound_ms,
+            ask: part(8),
+            give_up: part(21),
+            look: part(3),
+            apart: Duration::from_micros(u64::from(bound_ms) * 1000 / 64),
+        })
     }
 }
 

@@ -49,6 +49,7 @@ impl<P: Port, A: App> Worker<P, A> {
         }
         let open = !ids.is_empty();
         ids.clear();
+        let due = due.max(now.plus(pace.apart));
         let at = if open { now.plus(pace.look).min(due) } else { Time::NEVER };
         self.beats = Beats { pace: Some(pace), at, due, unlooked: false, ids };
     }

@@ -14,7 +14,6 @@ use gimmal_engine::{
 
 use super::{Client, Inner};
 use crate::{
-    cell::Pool,
     config::Config,
     error::ConnectError,
     oneshot::{Receiver, oneshot},
@@ -107,10 +106,9 @@ impl Client {
     }
 
     fn of(workers: Arc<WorkerSet>, config: &Config, line: Line, is_lazy: bool) -> Self {
-        let pool = Pool::new(config.window + config.waiting_max.min(1024));
         let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
         let message_bytes_max = config.message_bytes_max;
-        Self { inner: Arc::new(Inner { line, pool, deadline, message_bytes_max, is_lazy, workers }) }
+        Self { inner: Arc::new(Inner { line, deadline, message_bytes_max, is_lazy, workers }) }
     }
 }
 

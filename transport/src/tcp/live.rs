@@ -56,8 +56,9 @@ pub(super) struct Live {
     pub(super) is_parked: bool,
     /// Where it stands among those that are looked at.
     pub(super) turn: usize,
-    /// Since when it was left alone last, and whether the table is to look whether it still is.
-    pub(super) parked_at: Time,
+    /// It moved since the table asked last; then its rings may have pages.
+    pub(super) has_moved: bool,
+    /// The table is to ask.
     pub(super) may_rest: bool,
     /// What was seen last of the peer's host.
     pulse: Option<Pulse>,
@@ -108,7 +109,7 @@ impl Live {
             is_blocked: false,
             is_parked: false,
             turn: 0,
-            parked_at: now,
+            has_moved: true,
             may_rest: false,
             pulse: None,
             owed_since: None,
@@ -161,7 +162,7 @@ impl Live {
 
     /// It moved, or is about to.
     pub(super) const fn stir(&mut self) {
-        self.idle_looks = 0;
+        (self.idle_looks, self.has_moved) = (0, true);
     }
 
     /// Whether a frame is there to be read, after a look at the socket.

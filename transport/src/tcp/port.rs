@@ -298,6 +298,7 @@ impl Wait for TcpPort {
         if has_work {
             return false;
         }
+        self.table.let_all_rest();
         (self.armed, self.is_due) = (true, true);
         self.table.watch_blocked(true);
         self.table.gate.shared.waker.arm();

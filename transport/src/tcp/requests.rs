@@ -24,8 +24,10 @@ pub(super) struct Requests {
     conn: ConnId,
     memory: Arc<Memory>,
     waiting: VecDeque<Request>,
-    /// By their ids; as many as were granted.
+    /// By their ids, below `depth`. There are places for as many as flew at once so far: a connection at rest may need none.
     flying: Vec<Option<Request>>,
+    /// As many as were granted.
+    depth: usize,
     /// The write whose bytes go out: nothing is asked behind it before they have.
     writing: Option<u32>,
 }
@@ -67,8 +69,14 @@ const UNASKED: Violation = Violation::Malformed { what: "answer that nobody aske
 
 impl Requests {
     pub(super) fn new(conn: ConnId, memory: Arc<Memory>, depth: u32) -> Self {
-        let flying = std::iter::repeat_with(|| None).take(depth as usize).collect();
-        Self { conn, memory, waiting: VecDeque::new(), flying, writing: None }
+        let (waiting, flying, depth) = (VecDeque::new(), Vec::new(), depth as usize);
+        Self { conn, memory, waiting, flying, depth, writing: None }
+    }
+
+    /// The id of the next request, if it may be asked.
+    fn free(&self) -> Option<usize> {
+        let end = self.flying.len();
+        self.flying.iter().position(Option::is_none).or_else(|| (end < self.depth).then_some(end))
     }
 
     /// Whether no request can be taken.
@@ -84,7 +92,7 @@ impl Requests {
 
     /// Whether something is to be asked or written.
     pub(super) fn has_work(&self) -> bool {
-        self.writing.is_some() || (!self.waiting.is_empty() && self.flying.iter().any(Option::is_none))
+        self.writing.is_some() || (!self.waiting.is_empty() && self.free().is_some())
     }
 
     /// Asks for what `offer` names.
@@ -128,7 +136,7 @@ impl Requests {
     pub(super) fn begin(&mut self, out: &mut Outgoing) {
         while self.writing.is_none()
             && !self.waiting.is_empty()
-            && let Some(id) = self.flying.iter().position(Option::is_none)
+            && let Some(id) = self.free()
             && let Some(request) = self.waiting.pop_front()
         {
             let (what, body) = request.ask.encode();
@@ -137,6 +145,9 @@ impl Requests {
             out.say(Record::Ask { id: name, what }, &body);
             if matches!(request.goal, Goal::Write { left: 1.., .. }) {
                 self.writing = Some(name);
+            }
+            if id == self.flying.len() {
+                self.flying.push(None);
             }
             self.flying[id] = Some(request);
         }

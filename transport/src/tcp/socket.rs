@@ -20,10 +20,16 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 const NOT_SENT_BYTES: i32 = 128 << 10;
 /// After so long without an acknowledgement of what was sent, the kernel gives the connection up.
 const USER_TIMEOUT_MS: u32 = 20_000;
-/// An idle connection is probed after so long, so often, before it is given up.
-const KEEP_IDLE: Duration = Duration::from_secs(15);
-const KEEP_INTERVAL: Duration = Duration::from_secs(5);
-const KEEP_COUNT: u32 = 3;
+/// An idle connection is probed after so many seconds, one of these by its number, and then so often. The time-out above counts from
+/// the last sign of the peer, so that probes have to come before it is over: networks lose packets, and a host's own queue, of
+/// 1,000, does where thousands of connections that moved together are probed together.
+const KEEP_IDLE: [u64; 5] = [8, 9, 10, 11, 12];
+const KEEP_INTERVAL: Duration = Duration::from_secs(1);
+const KEEP_COUNT: u32 = 8;
+const _: () = assert!(
+    KEEP_IDLE[4] * 1000 + KEEP_INTERVAL.as_secs() * 1000 * KEEP_COUNT as u64 <= USER_TIMEOUT_MS as u64,
+    "every probe is made before the connection is given up"
+);
 
 /// Memory that a call sends from, or receives to.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +62,8 @@ pub(super) fn open(to: &SocketAddr) -> Result<OwnedFd, Errno> {
 pub(super) fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
-    let _ = sockopt::set_tcp_keepidle(socket, KEEP_IDLE);
+    let number = usize::try_from(socket.as_raw_fd()).unwrap_or(0);
+    let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(KEEP_IDLE[number % KEEP_IDLE.len()]));
     let _ = sockopt::set_tcp_keepintvl(socket, KEEP_INTERVAL);
     let _ = sockopt::set_tcp_keepcnt(socket, KEEP_COUNT);
     let _ = sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS);

@@ -22,8 +22,9 @@ pub(super) const LEAVING_MAX: usize = 64;
 const LEAVING_TIME: Duration = Duration::from_secs(1);
 /// Credit that is worth no call of its own is told after this.
 const CREDIT_AGE: Duration = Duration::from_millis(5);
-/// A connection that was left alone for so long gives the pages of its rings back; so many at once.
-pub(super) const REST_AFTER: Duration = Duration::from_secs(1);
+/// A connection that did not move for so long, or for up to twice as long, gives the pages of its rings back; so many at once.
+/// Heartbeats are seconds apart: between them most connections at rest have no pages.
+pub(super) const REST_AFTER: Duration = Duration::from_millis(250);
 const RESTS_PER_LOOK: usize = 64;
 
 /// A place for a connection; used again under another generation.
@@ -183,11 +184,27 @@ impl Table {
     fn park(&mut self, index: u32) {
         self.deactivate(index);
         if let Some(live) = &mut self.slots[index as usize].live {
-            (live.is_parked, live.parked_at) = (true, self.now);
+            live.is_parked = true;
             self.parked += 1;
-            if !std::mem::replace(&mut live.may_rest, true) {
-                self.resting.push_back((self.now.plus(REST_AFTER), live.id));
-            }
+        }
+        self.ask_for_rest(index);
+    }
+
+    /// Asks later whether a connection that has moved still does.
+    fn ask_for_rest(&mut self, index: u32) {
+        if let Some(live) = &mut self.slots[index as usize].live
+            && !live.may_rest
+            && std::mem::take(&mut live.has_moved)
+        {
+            live.may_rest = true;
+            self.resting.push_back((self.now.plus(REST_AFTER), live.id));
+        }
+    }
+
+    /// Nobody looks at any connection until something happens: nor do those that were looked at in vain for too short a time.
+    pub(super) fn let_all_rest(&mut self) {
+        for at in 0..self.active.len() {
+            self.ask_for_rest(self.active[at]);
         }
     }
 
@@ -211,20 +228,17 @@ impl Table {
         }
     }
 
-    /// Those that were left alone for long enough give the pages of their rings back.
+    /// Those that did not move for long enough give the pages of their rings back.
     fn let_rest(&mut self, now: Time) {
         for _ in 0..RESTS_PER_LOOK {
-            let Some(&(due, conn)) = self.resting.front().filter(|(due, _)| *due <= now) else { return };
+            let Some(&(_, conn)) = self.resting.front().filter(|(due, _)| *due <= now) else { return };
             self.resting.pop_front();
             let Some((live, _)) = self.open(conn) else { continue };
-            if !live.is_parked {
-                live.may_rest = false;
-            } else if live.parked_at.plus(REST_AFTER) <= now {
-                live.may_rest = false;
-                live.rest();
+            live.may_rest = std::mem::take(&mut live.has_moved);
+            if live.may_rest {
+                self.resting.push_back((now.plus(REST_AFTER), conn));
             } else {
-                let again = live.parked_at.plus(REST_AFTER).max(due);
-                self.resting.push_back((again, conn));
+                live.rest();
             }
         }
     }
@@ -310,7 +324,7 @@ impl Table {
 
     /// Whether there is something that no round looks at.
     pub(super) fn has_others(&self) -> bool {
-        self.parked > 0 || self.greetings > 0 || !self.leaving.is_empty() || !self.resting.is_empty()
+        self.parked > 0 || self.greetings > 0 || !self.leaving.is_empty()
     }
 
     /// Looks where no round looks: at parked connections, at those that leave, at deadlines and old credit.

@@ -104,3 +104,26 @@ fn idle_connections_keep_no_pages_and_cost_no_looks() {
     let came: Vec<_> = (0..2).flat_map(|_| sides[0].poll()).collect();
     assert!(matches!(&came[..], [Came::Frame { frame, .. }] if **frame == *b"still here"), "{came:?}");
 }
+
+/// No look is in vain where nobody looks: time tells.
+#[test]
+fn a_lone_connection_of_a_port_that_sleeps_gives_its_pages_back_and_then_wakes_nobody() {
+    let mut listener = listen(&ListenOptions::default());
+    let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
+    let (accepted, made) = links(&mut listener, &server, &client);
+    let mut sides = [Side::adopt(server, accepted), Side::adopt(client, made)];
+    sides.iter_mut().for_each(Side::opened);
+    let until = Instant::now() + Duration::from_secs(30);
+    sides[1].stage(&[7; 9000], 1).unwrap();
+    sides[1].port.flush();
+    while turn(&mut sides)[0] == 0 {
+        assert!(Instant::now() < until, "no frame came");
+    }
+    assert!(sides.iter().all(|side| resident(side) >= 9000));
+    while !sides.iter_mut().all(|side| side.port.arm() && side.port.deadline() == Time::NEVER) {
+        std::thread::sleep(Duration::from_millis(10));
+        turn(&mut sides);
+        assert!(Instant::now() < until, "{:?} bytes are left", sides.each_ref().map(resident));
+    }
+    assert_eq!(sides.each_ref().map(resident), [0, 0]);
+}
