@@ -56,6 +56,8 @@ pub(crate) enum Way {
     Ucx,
     /// Bytes one way through a byte stream of gimmal, taken out of it by `read_chunk`.
     StreamChunks,
+    /// The same, with one thread at either end.
+    StreamLocalChunks,
     /// Bytes one way through a byte stream of gimmal, by `AsyncRead`.
     StreamBlocks,
     /// Bytes one way through a socket.
@@ -66,6 +68,8 @@ pub(crate) enum Way {
     Iperf3,
     /// Pieces there and back through a byte stream of gimmal.
     StreamEchoes,
+    /// The same, with one thread at either end.
+    StreamLocalEchoes,
     /// Pieces there and back through a socket.
     SocketEchoes,
 }
@@ -75,6 +79,7 @@ impl Way {
     pub(crate) const fn is_over_streams(self) -> bool {
         use Way::{StreamBlocks, StreamChunks, StreamEchoes, TarpcStreams, TonicStreams};
         matches!(self, TarpcStreams | TonicStreams | StreamBlocks | StreamChunks | StreamEchoes)
+            || matches!(self, Self::StreamLocalChunks | Self::StreamLocalEchoes)
     }
 
     pub(crate) const fn is_ours(self) -> bool {

@@ -38,6 +38,8 @@ const TONIC_DRIVEN: Case = Case::of(Way::TonicDriven);
 const TONIC_STREAMS: Case = Case::of(Way::TonicStreams);
 const PIECES: Case = Case::of(Way::StreamEchoes);
 const CHUNKS: Case = Case::of(Way::StreamChunks).blocks();
+const LOCAL_PIECES: Case = Case::of(Way::StreamLocalEchoes);
+const LOCAL_CHUNKS: Case = Case::of(Way::StreamLocalChunks).blocks();
 const BLOCKS: Case = Case::of(Way::StreamBlocks).blocks();
 const SOCKET: Case = Case::of(Way::SocketBlocks).blocks();
 const COPIES: Case = Case::of(Way::Copies).blocks();
@@ -71,6 +73,7 @@ const OVER_SHM: [Section; 3] = [
             line(Case::of(Way::Iceoryx2), ONE, "iceoryx2, request-response, polled"),
             line(Case::of(Way::Ucx), BOTH, "UCX, active messages (mean)"),
             line(PIECES, ONE, "gimmal's byte stream"),
+            line(LOCAL_PIECES, ONE, "gimmal's byte stream, one thread at either end"),
             line(Case::of(Way::SocketEchoes), ONE, "a unix socket"),
         ],
     },
@@ -80,6 +83,7 @@ const OVER_SHM: [Section; 3] = [
         lines: &[
             line(COPIES, MANY, "two threads that copy through a ring"),
             line(CHUNKS, MANY, "gimmal, `read_chunk`"),
+            line(LOCAL_CHUNKS, MANY, "gimmal, `read_chunk`, one thread at either end"),
             line(BLOCKS, MANY, "gimmal, `AsyncRead`"),
             line(SOCKET, MANY, "unix socket, `AsyncRead`"),
         ],
@@ -190,7 +194,7 @@ const HANDOFF: Case = Case::of(Way::Handoff);
 const THREADS: Case = Case::of(Way::Threads);
 const EXCHANGE: Case = Case::of(Way::Exchange);
 
-const OF_SHM: [Target; 26] = [
+const OF_SHM: [Target; 27] = [
     target(Case::of(Way::Flat).spinning(), Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(INLINE, Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(DRIVEN, TONIC, Bound::RoundTrip(1.0 / 20.0)),
@@ -217,6 +221,7 @@ const OF_SHM: [Target; 26] = [
     target(BLOCKS, SOCKET, Bound::Rate(1.0)),
     target(PIECES, DRIVEN, Bound::RoundTrip(1.5)),
     target(PIECES, HANDOFF, Bound::RoundTrip(1.5)),
+    target(LOCAL_PIECES, DRIVEN, Bound::RoundTrip(1.5)),
 ];
 
 const OF_TCP: [Target; 21] = [

@@ -4,12 +4,14 @@ use std::cell::RefCell;
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
+use gimmal_io::open_local;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     case::{BLOCK, BYTES, Way},
     link::{Dialer, Link, Listener},
     measure::{Job, Stretch, Times, windowed},
+    ours::driven,
     post::Post,
 };
 
@@ -22,11 +24,13 @@ pub(crate) async fn serve(way: Way, post: &Post) -> Result<()> {
     let serving = async {
         loop {
             match (way, &mut listener) {
-                (Way::StreamChunks, Listener::Streams(incoming)) => {
+                (Way::StreamChunks | Way::StreamLocalChunks, Listener::Streams(incoming)) => {
                     let (_, stream) = incoming.accept().await.context("the server is gone")?;
                     chunks(stream).await?;
                 }
-                (Way::StreamEchoes | Way::SocketEchoes, listener) => echo(listener.accept().await?).await?,
+                (Way::StreamEchoes | Way::StreamLocalEchoes | Way::SocketEchoes, listener) => {
+                    echo(listener.accept().await?).await?;
+                }
                 (_, listener) => swallow(listener.accept().await?).await?,
             }
         }
@@ -77,10 +81,30 @@ async fn echo(mut link: Link) -> Result<()> {
     Ok(())
 }
 
-/// Blocks one way.
-pub(crate) async fn blocks(job: &Job) -> Result<Times> {
+/// As the job says, on a connection of its own.
+pub(crate) async fn call(job: &Job) -> Result<Times> {
     let dialer = Dialer::new(job).await?;
-    let mut link = dialer.connect().await?;
+    measure(job, dialer.connect().await?).await
+}
+
+/// As [`call`], and the client's thread moves the stream, too.
+pub(crate) fn call_local(job: &Job) -> Result<Times> {
+    driven(job, async |client| {
+        let (stream, call) = open_local(&client, "peers");
+        drop(tokio::task::spawn_local(call));
+        measure(job, Box::new(stream)).await
+    })
+}
+
+async fn measure(job: &Job, link: Link) -> Result<Times> {
+    match job.case.way {
+        Way::StreamEchoes | Way::StreamLocalEchoes | Way::SocketEchoes => echoes(job, link).await,
+        _ => blocks(job, link).await,
+    }
+}
+
+/// Blocks one way.
+async fn blocks(job: &Job, mut link: Link) -> Result<Times> {
     let block = vec![7; BLOCK];
     let mut write = async |count: usize| -> Result<Times> {
         link.write_u64(u64::try_from(count * BLOCK)?).await?;
@@ -97,9 +121,8 @@ pub(crate) async fn blocks(job: &Job) -> Result<Times> {
 }
 
 /// Pieces there and back.
-pub(crate) async fn echoes(job: &Job) -> Result<Times> {
-    let dialer = Dialer::new(job).await?;
-    let link = RefCell::new(dialer.connect().await?);
+async fn echoes(job: &Job, link: Link) -> Result<Times> {
+    let link = RefCell::new(link);
     windowed(job, async || {
         // One at a time.
         let mut link = link.try_borrow_mut()?;

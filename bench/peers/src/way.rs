@@ -132,10 +132,10 @@ fn call(job: &Job) -> Result<Times> {
         Way::TonicDriven => grpc::call_driven(job),
         Way::TonicAlone => grpc::call_alone(job),
         Way::Iceoryx2 => iox::call(job),
-        Way::StreamChunks | Way::StreamBlocks | Way::SocketBlocks => {
-            runtime()?.block_on(streams::blocks(job))
+        Way::StreamChunks | Way::StreamBlocks | Way::SocketBlocks | Way::StreamEchoes | Way::SocketEchoes => {
+            runtime()?.block_on(streams::call(job))
         }
-        Way::StreamEchoes | Way::SocketEchoes => runtime()?.block_on(streams::echoes(job)),
+        Way::StreamLocalChunks | Way::StreamLocalEchoes => streams::call_local(job),
         Way::Copies => copies::run(job),
         Way::Ucx | Way::Iperf3 => bail!("its processes are programs of their own"),
     }
@@ -182,6 +182,7 @@ pub(crate) fn serve(serve: Serve) -> Result<()> {
         Way::StreamChunks | Way::StreamBlocks | Way::SocketBlocks | Way::StreamEchoes | Way::SocketEchoes => {
             runtime()?.block_on(streams::serve(way, &post))
         }
+        Way::StreamLocalChunks | Way::StreamLocalEchoes => runtime()?.block_on(streams::serve(way, &post)),
         Way::Ucx | Way::Iperf3 => bail!("its processes are programs of their own"),
     }
 }
