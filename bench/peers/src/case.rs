@@ -56,7 +56,7 @@ pub(crate) enum Way {
     Ucx,
     /// Bytes one way through a byte stream of gimmal, taken out of it by `read_chunk`.
     StreamChunks,
-    /// The same, with one thread at either end.
+    /// Bytes one way as by `StreamChunks`, with one thread at either end.
     StreamLocalChunks,
     /// Bytes one way through a byte stream of gimmal, by `AsyncRead`.
     StreamBlocks,
@@ -68,7 +68,7 @@ pub(crate) enum Way {
     Iperf3,
     /// Pieces there and back through a byte stream of gimmal.
     StreamEchoes,
-    /// The same, with one thread at either end.
+    /// Pieces there and back as by `StreamEchoes`, with one thread at either end.
     StreamLocalEchoes,
     /// Pieces there and back through a socket.
     SocketEchoes,

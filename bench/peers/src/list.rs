@@ -194,7 +194,7 @@ const HANDOFF: Case = Case::of(Way::Handoff);
 const THREADS: Case = Case::of(Way::Threads);
 const EXCHANGE: Case = Case::of(Way::Exchange);
 
-const OF_SHM: [Target; 27] = [
+const OF_SHM: [Target; 28] = [
     target(Case::of(Way::Flat).spinning(), Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(INLINE, Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(DRIVEN, TONIC, Bound::RoundTrip(1.0 / 20.0)),
@@ -216,6 +216,7 @@ const OF_SHM: [Target; 27] = [
     target(CHANNEL.large(), TONIC.large(), Bound::Rate(2.0)),
     target(TONIC_DRIVEN.large(), TONIC.large(), Bound::Rate(2.0)),
     target(CHUNKS, COPIES, Bound::Rate(0.8)),
+    target(LOCAL_CHUNKS, COPIES, Bound::Rate(0.8)),
     target(BLOCKS, COPIES, Bound::Rate(0.5)),
     target(CHUNKS, SOCKET, Bound::Rate(1.0)),
     target(BLOCKS, SOCKET, Bound::Rate(1.0)),

@@ -112,14 +112,14 @@ fn pump<P: Port>(
 
 /// Offers the first item, which lies in memory of its own, to the peer. Whether that left.
 fn offer<P: Port>(io: &mut Io<'_, P>, conn: ConnId, head: Head, lanes: &mut Lanes) -> bool {
-    let Some(loan) = lanes.take_loan() else { return true };
+    let Some(mut ahead) = lanes.take_loan() else { return true };
+    let Some(loan) = ahead.take() else { return true };
     let Err(LoanRefused { error, loan }) = io.send_with_loan(conn, head, loan, 0, |_| Some(0)) else {
         return true;
     };
-    lanes.put_back(
-        loan,
-        matches!(error, SendError::Blocked | SendError::TooManyLoans { .. } | SendError::Closed),
-    );
+    let may_later = matches!(error, SendError::Blocked | SendError::TooManyLoans { .. } | SendError::Closed);
+    ahead.put(loan);
+    lanes.put_back(ahead, may_later);
     false
 }
 

@@ -110,7 +110,7 @@ impl Upload {
                     assert!(callee.arrived(&caller.item()[..bytes], (is_short, has_more)));
                 }
                 Owed::Bulk { bytes, is_short } => {
-                    let loan = caller.take_loan().unwrap();
+                    let loan = caller.take_loan().and_then(|mut ahead| ahead.take()).unwrap();
                     assert_eq!(loan.len(), bytes);
                     match callee.offered(bytes as u64, is_short) {
                         Offered::Wanted(lane, number) => on_way.push_back((lane, number, loan)),

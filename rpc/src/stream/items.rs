@@ -2,7 +2,9 @@
 
 use std::{collections::VecDeque, ops::Range};
 
-use gimmal_engine::transport::{Bulk, Loan};
+use gimmal_engine::transport::Bulk;
+
+use super::window::Ahead;
 
 /// What an item costs of the window beside its bytes, so that empty items are bounded too.
 pub(super) const ITEM_COST: usize = 64;
@@ -24,7 +26,7 @@ pub(super) fn clamp(cost: i64) -> u32 {
 #[derive(Debug)]
 pub(crate) enum Apart {
     /// To be sent: the peer brings it.
-    Loan(Loan),
+    Loan(Ahead),
     /// It came.
     Bulk(Bulk),
     /// It is on its way, known by this number, and has so many bytes.
@@ -34,7 +36,7 @@ pub(crate) enum Apart {
 impl Apart {
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Loan(loan) => loan,
+            Self::Loan(ahead) => ahead.bytes(),
             Self::Bulk(bulk) => bulk,
             Self::Coming(..) => &[],
         }
@@ -398,7 +400,10 @@ impl Items {
 
 #[cfg(test)]
 mod tests {
+    use gimmal_engine::transport::Loan;
+
     use super::*;
+    use crate::stream::Budget;
 
     #[test]
     fn items_come_out_as_they_went_in() {
@@ -469,7 +474,10 @@ mod tests {
         let held = own.take();
         assert!(matches!(held, (Taken::Held(bulk, 1), 67) if *bulk == *b"four"));
         assert_eq!(own.rest(), b"last");
-        own.push_apart(Apart::Loan(loan(b"more")));
+        let budget = Budget::new(0, 4, 0);
+        assert!(Ahead::new(&budget, 5, || Some(loan(b"above"))).is_none());
+        own.push_apart(Apart::Loan(Ahead::new(&budget, 4, || Some(loan(b"more"))).unwrap()));
+        assert!(Ahead::new(&budget, 1, || Some(loan(b"1"))).is_none());
         assert_eq!(own.rest(), b"last");
         assert!(matches!(own.take(), (Taken::Copied(bytes, 0), 68) if bytes == b"last"));
         assert!(own.is_loan());
@@ -477,6 +485,7 @@ mod tests {
         assert!(!own.is_loan() && own.front() == Some(b"ore") && own.cost() == 67);
         own.clear();
         assert_eq!((own.cost(), own.len()), (0, 0));
+        assert!(Ahead::new(&budget, 4, || Some(loan(b"more"))).is_some());
     }
 
     #[test]

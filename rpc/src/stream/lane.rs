@@ -30,7 +30,7 @@ use gimmal_engine::transport::{
 
 use super::{
     items::{Apart, Items, Look, clamp},
-    window::Budget,
+    window::{Ahead, Budget},
 };
 use crate::{draining::Signal, wake::rouse};
 
@@ -38,8 +38,8 @@ use crate::{draining::Signal, wake::rouse};
 const AHEAD: i64 = 16 << 10;
 /// What a sender's bytes may cost before its worker has taken them: it has more of them at once.
 const BYTES_AHEAD: i64 = 64 << 10;
-/// How much of it may lie in loans.
-const LENT_AHEAD: usize = 256 << 10;
+/// How much of it may lie in loans: the writer and its worker may share a core, and change as rarely as that lets them.
+const LENT_AHEAD: usize = 1 << 20;
 /// Most bytes of a byte stream in one loan.
 pub(super) const LOAN_BYTES: usize = 64 << 10;
 
@@ -119,6 +119,12 @@ pub(crate) struct Home {
     pub(crate) conn: ConnId,
     pub(crate) lending: Lending,
     pub(crate) budget: Arc<Budget>,
+}
+
+impl Home {
+    fn loan(&self, bytes: usize) -> Option<Ahead> {
+        Ahead::new(&self.budget, bytes, || self.mover.loan(self.conn, bytes))
+    }
 }
 
 /// One direction of a call, between its user and its worker.
@@ -236,10 +242,10 @@ impl Lane {
 
     /// Of a sender: memory for an item of so many bytes, which its peer brings. None for small ones, nor when there is none: then the
     /// item is copied.
-    pub(super) fn loan(&self, bytes: usize) -> Option<Loan> {
+    pub(super) fn loan(&self, bytes: usize) -> Option<Ahead> {
         let (home, _) = self.home.get()?;
         let may = (home.lending.from..=home.lending.to).contains(&bytes);
-        if may { home.mover.loan(home.conn, bytes) } else { None }
+        if may { home.loan(bytes) } else { None }
     }
 
     /// Of a sender: adds as much of `pieces` as there is room for, without bounds. Returns how much that was.
@@ -272,8 +278,8 @@ impl Lane {
         let bytes = piece.len().min(LOAN_BYTES);
         // Memory of few sizes is used again as it is.
         let (home, _) = self.home.get()?;
-        let mut loan = home.mover.loan(home.conn, bytes.next_power_of_two())?.truncate(bytes);
-        loan.copy_from_slice(&piece[..bytes]); // bytes of a stream
+        let mut loan = home.loan(bytes.next_power_of_two())?.truncate(bytes);
+        loan.bytes_mut().copy_from_slice(&piece[..bytes]); // bytes of a stream
         let mut items = self.items();
         let is_first = items.is_empty();
         items.push_apart(Apart::Loan(loan));

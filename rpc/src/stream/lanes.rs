@@ -6,12 +6,10 @@ use std::{
     task::Waker,
 };
 
-use gimmal_engine::transport::Loan;
-
 use super::{
     items::{self, Apart, Items, Look, Popped, clamp},
     lane::{Home, LOAN_BYTES, Lane, Owner, State},
-    window::{Budget, Window},
+    window::{Ahead, Budget, Window},
 };
 use crate::wake::rouse;
 
@@ -253,16 +251,16 @@ impl Lanes {
     }
 
     /// What [`Owed::Bulk`] is.
-    pub(crate) fn take_loan(&mut self) -> Option<Loan> {
+    pub(crate) fn take_loan(&mut self) -> Option<Ahead> {
         match self.leaving.pop()? {
-            Popped::Apart(Apart::Loan(loan)) => Some(loan),
+            Popped::Apart(Apart::Loan(ahead)) => Some(ahead),
             Popped::Apart(_) | Popped::Here(_) => None,
         }
     }
 
     /// It did not leave. `may_later`: it may when there is room; else its bytes go in messages, and those of all that follow.
-    pub(crate) fn put_back(&mut self, loan: Loan, may_later: bool) {
-        self.leaving.put_back(Apart::Loan(loan));
+    pub(crate) fn put_back(&mut self, ahead: Ahead, may_later: bool) {
+        self.leaving.put_back(Apart::Loan(ahead));
         self.is_unlent |= !may_later;
     }
 

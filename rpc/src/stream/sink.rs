@@ -123,7 +123,7 @@ impl<T, V: Drive> Sink<T, V> {
         if let Some(bytes) = encoder.bytes(item) {
             self.is_large = bytes >= self.entry.0.lends_from();
             if let Some(mut loan) = self.entry.0.loan(bytes) {
-                let written = encoder.encode(item, &mut loan)?;
+                let written = encoder.encode(item, loan.bytes_mut())?;
                 self.item.clear();
                 self.item.push_apart(Apart::Loan(loan.truncate(written)));
                 return Ok(());

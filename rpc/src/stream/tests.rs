@@ -42,7 +42,7 @@ impl Lanes {
                     other.arrived(&self.item()[..bytes], (is_short, has_more))
                 }
                 Owed::Bulk { is_short, .. } => {
-                    let loan = self.take_loan().unwrap();
+                    let loan = self.take_loan().and_then(|mut ahead| ahead.take()).unwrap();
                     match other.offered(loan.len() as u64, is_short) {
                         Offered::Wanted(lane, number) => lane.came(number, Bulk::own(loan)),
                         Offered::Unwanted => {}

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicI64, AtomicUsize, Ordering},
 };
 
-use gimmal_engine::transport::Bulk;
+use gimmal_engine::transport::{Bulk, Loan};
 
 /// Least window, whatever the budget: a stream that has come late goes on, slowly.
 pub(crate) const WINDOW_MIN: u32 = 4 << 10;
@@ -24,6 +24,9 @@ pub(crate) struct Budget {
     /// Bytes of bulk that users keep which was read, and how many they may be.
     kept: AtomicUsize,
     kept_max: usize,
+    /// Bytes of loans that wait to be sent, and how many they may be.
+    ahead: AtomicUsize,
+    ahead_max: usize,
 }
 
 impl Budget {
@@ -34,8 +37,8 @@ impl Budget {
 
     pub(crate) fn of(first: u32, bytes: usize, item_bytes_max: usize) -> Self {
         let left = AtomicI64::new(i64::try_from(bytes).unwrap_or(i64::MAX));
-        let (kept, kept_max) = (AtomicUsize::new(0), bytes);
-        Self { first, left, item_bytes_max, kept, kept_max }
+        let (kept, ahead) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { first, left, item_bytes_max, kept, kept_max: bytes, ahead, ahead_max: bytes }
     }
 
     /// With so many bytes that users keep, at most.
@@ -58,6 +61,63 @@ impl Budget {
     #[cfg(test)]
     pub(crate) fn left(&self) -> i64 {
         self.left.load(Ordering::Relaxed)
+    }
+}
+
+/// A loan that waits to be sent. Connections have as many bytes of them as their windows may come to.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    loan: Option<Loan>,
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Ahead {
+    /// A loan from `lend`, of `bytes`, if there is one and not too much waits.
+    pub(super) fn new(
+        budget: &Arc<Budget>,
+        bytes: usize,
+        lend: impl FnOnce() -> Option<Loan>,
+    ) -> Option<Self> {
+        let ahead = Self { loan: None, budget: Arc::clone(budget), bytes };
+        let before = budget.ahead.fetch_add(bytes, Ordering::Relaxed);
+        let may = before.saturating_add(bytes) <= budget.ahead_max;
+        may.then(lend).flatten().map(|loan| ahead.with(loan))
+    }
+
+    fn with(mut self, loan: Loan) -> Self {
+        self.loan = Some(loan);
+        self
+    }
+
+    /// Shortens it.
+    pub(super) fn truncate(mut self, bytes: usize) -> Self {
+        self.loan = self.loan.take().map(|loan| loan.truncate(bytes));
+        self
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.loan.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.loan.as_deref_mut().unwrap_or_default()
+    }
+
+    /// It is sent.
+    pub(crate) fn take(&mut self) -> Option<Loan> {
+        self.loan.take()
+    }
+
+    /// It was not sent after all.
+    pub(crate) fn put(&mut self, loan: Loan) {
+        self.loan = Some(loan);
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.budget.ahead.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
