@@ -55,5 +55,7 @@ nothing_worse() {
     grep -q '^ *WORSE ' <<<"$output" && regress
 }
 check "nothing got worse than the baseline" nothing_worse
+check "rates of tonic's stubs in six cells, beside tonic's own transport" \
+    timeout 300 cargo test -q --release "${program_set[@]}" --test rates -- --ignored --exact --nocapture rates_of_a_few_cells_are_not_below_tonics
 check "criterion benches run" timeout 300 cargo bench -q "${program_set[@]}" --bench pieces -- --test
 summary

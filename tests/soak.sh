@@ -55,6 +55,8 @@ steady() {
 numbers() {
     check "what TLS adds to a round trip" \
         timeout 900 cargo test -q --release -p gimmal-rpc --features shm,tcp,tls --test tls at_most_3_us -- --ignored --nocapture
+    check "rates of tonic's stubs in 48 cells, beside tonic's own transport" \
+        timeout 900 cargo test -q --release "${program_set[@]}" --test rates -- --ignored --exact --nocapture rates_of_all_cells_are_not_below_tonics
     check "64 B beside bulk over TCP, and beside a stream of iperf3" \
         timeout 900 cargo test -q --release -p gimmal-bench --test beside_bulk -- --ignored --nocapture
 }
