@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use gimmal_rpc::{
-    Stream,
+    ReadError, Stream,
     response::{Response, ResponseStatus},
     stream::Tie,
 };
@@ -61,6 +61,8 @@ pub(crate) struct Streamed {
     pub(crate) end: Option<End>,
     /// The items are over, and only the answer is missing.
     pub(crate) is_ending: bool,
+    /// They ended before all of them were here.
+    pub(crate) is_cut: bool,
     /// Of a response: that the request's body failed.
     pub(crate) failed: Option<oneshot::Receiver<BoxError>>,
 }
@@ -132,7 +134,8 @@ impl Streamed {
             return Poll::Ready(Err(Error::Body(error)));
         }
         while !self.is_ending {
-            match ready!(self.items.poll_next(context)) {
+            let taken = ready!(self.items.poll_item(context, messages::item));
+            match taken.map(|taken| taken.and_then(|item| item.map_err(ReadError::Decode))) {
                 Some(Ok(Item::Data(data))) if data.is_empty() => {}
                 Some(Ok(Item::Data(data))) => return Poll::Ready(Ok(Brought::Data(data))),
                 Some(Ok(Item::Trailers(trailers))) if self.end.is_none() && self.trailers.is_none() => {
@@ -144,7 +147,7 @@ impl Streamed {
                         "its call was cancelled, or its body failed".to_owned(),
                     )));
                 }
-                Some(Err(_)) | None => self.is_ending = true,
+                ended @ (Some(Err(_)) | None) => (self.is_ending, self.is_cut) = (true, ended.is_some()),
             }
         }
         let Some(end) = &mut self.end else {
@@ -155,6 +158,10 @@ impl Streamed {
         Poll::Ready(match response {
             None => Err(Error::Aborted("its connection's thread has ended".to_owned())),
             Some(response) => match messages::answer(bytes_of(response, drop)?, HeaderMap::new())? {
+                // An answer may be faster than large items, which are lost with their connection.
+                Arrived::End(_) if self.is_cut => {
+                    Err(Error::Aborted("its connection ended before all of it was here".to_owned()))
+                }
                 Arrived::End(trailers) => Ok(Brought::End(trailers)),
                 Arrived::Whole(..) => Err(Error::Malformed("a second response")),
             },
@@ -248,5 +255,40 @@ impl http_body::Body for Body {
             From::Whole(contents) => SizeHint::with_exact(contents.data.len() as u64),
             From::Stream(_) => self.left.map_or_else(SizeHint::default, SizeHint::with_exact),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use gimmal_rpc::{response, stream::caller_ends};
+
+    use super::*;
+    use crate::messages::{Piece, Wire};
+
+    #[test]
+    fn a_body_whose_items_were_lost_has_no_good_end_whatever_the_answer_says() {
+        let (beside, ends) = caller_ends::<Wire, Piece, Item>(false);
+        // The call has ended, and not by its answer.
+        drop(beside);
+        let good = Response {
+            status: ResponseStatus::Ok,
+            body: response::Body::Owned(vec![1]),
+            lent: None,
+            metadata: None,
+        };
+        let mut streamed = Streamed {
+            _tie: None,
+            first: Bytes::new(),
+            items: ends.down,
+            trailers: None,
+            end: Some(Box::pin(std::future::ready(Some(good)))),
+            is_ending: false,
+            is_cut: false,
+            failed: None,
+        };
+        let polled = streamed.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Err(Error::Aborted(_)))));
     }
 }

@@ -289,6 +289,7 @@ where
             trailers: None,
             end: Some(C::end(ticket)),
             is_ending: false,
+            is_cut: false,
             failed,
         };
         Ok(Response::from_parts(parts, Body::stream(streamed, said)))

@@ -11,6 +11,7 @@ use bytes::{Buf as _, Bytes};
 use gimmal_rpc::{
     Method, MethodKind,
     codec::{Codec, Compose, Decode, DecodeError, Encode, EncodeError},
+    stream,
 };
 use http::{HeaderMap, request, response};
 
@@ -116,6 +117,18 @@ impl Decode<'_, Item> for Wire {
             _ => Err(DecodeError::new("an item of an unknown kind")),
         }
     }
+}
+
+/// Takes an item that arrived. Data of a large one stay in the memory in which they came.
+pub(crate) fn item(arrived: stream::Item<'_>) -> Result<Item, DecodeError> {
+    let is_data = arrived.first() == Some(&DATA);
+    let mut bytes: Bytes = match arrived {
+        stream::Item::Kept(kept) if is_data => Bytes::from_owner(kept),
+        stream::Item::Copied(bytes) if is_data => bytes.into(),
+        small => return Wire::decode(&small),
+    };
+    bytes.advance(1);
+    Ok(Item::Data(bytes))
 }
 
 fn put_body(out: &mut Writer<'_>, trailers: Option<&HeaderMap>, data: &Pieces) -> Result<(), EncodeError> {

@@ -21,8 +21,8 @@ use crate::{messages::Piece, pieces::Pieces};
 /// What errors of bodies become.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Most bytes of an item: what a reader holds is counted in items.
-pub(crate) const PIECE_BYTES_MAX: usize = 32 << 10;
+/// Most bytes of an item's data. With the byte before them they fill memory of a size that is used again as it is.
+pub(crate) const PIECE_BYTES_MAX: usize = (64 << 10) - 1;
 
 /// What of a body was there at once.
 #[derive(Debug, Default)]

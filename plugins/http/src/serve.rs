@@ -107,7 +107,9 @@ impl<S> Serve<S> {
             Some(items) => {
                 let (first, trailers) = (contents.data, None);
                 let (end, failed) = (None, None);
-                let streamed = Streamed { _tie: None, first, items, trailers, end, is_ending: false, failed };
+                let (is_ending, is_cut) = (false, false);
+                let streamed =
+                    Streamed { _tie: None, first, items, trailers, end, is_ending, is_cut, failed };
                 Body::stream(streamed, said)
             }
         };

@@ -125,12 +125,15 @@ async fn whole_bodies_may_have_trailers() {
 async fn large_bodies_go_both_ways() {
     let fixture =
         Fixture::serve(|request: Request<Body>| async move { Response::new(full(request.into_body())) });
-    for bytes in [0, 1, 32 << 10, 60_000, 65_536, 1 << 20, 5 << 20] {
+    let large = || fixture.client.channel().stats().large_items;
+    let before = large();
+    for bytes in [0, 1, 16_383, 32 << 10, 60_000, 65_534, 65_535, 65_536, 65_537, 1 << 20, 5 << 20] {
         let data: Bytes = (0..bytes).map(|at: u32| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect();
         let response = fixture.send(Request::post("/").body(Full::new(data.clone())).unwrap()).await.unwrap();
         let came = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!((came.len(), came == data), (data.len(), true));
     }
+    assert!(large() > before, "large pieces lie in memory that their reader has as it is");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
