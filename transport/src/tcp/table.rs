@@ -228,6 +228,11 @@ impl Table {
         }
     }
 
+    /// Whether a connection may rest now. Its time is the port's deadline: while that has passed, the owner does not sleep.
+    pub(super) fn is_rest_due(&self, now: Time) -> bool {
+        self.resting.front().is_some_and(|(due, _)| *due <= now)
+    }
+
     /// Those that did not move for long enough give the pages of their rings back.
     fn let_rest(&mut self, now: Time) {
         for _ in 0..RESTS_PER_LOOK {

@@ -127,3 +127,26 @@ fn a_lone_connection_of_a_port_that_sleeps_gives_its_pages_back_and_then_wakes_n
     }
     assert_eq!(sides.each_ref().map(resident), [0, 0]);
 }
+
+/// An owner that is busy when a connection may rest polls, and does not sleep: its deadline moves on all the same.
+#[test]
+fn a_poll_meets_the_deadline_of_a_connection_that_moves() {
+    let mut listener = listen(&ListenOptions::default());
+    let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
+    let (accepted, made) = links(&mut listener, &server, &client);
+    let mut sides = [Side::adopt(server, accepted), Side::adopt(client, made)];
+    sides.iter_mut().for_each(Side::opened);
+    sides[1].stage(&[7; 9000], 1).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while turn(&mut sides)[0] == 0 {
+        assert!(Instant::now() < until, "no frame came");
+    }
+    assert!(sides[0].port.arm(), "nothing is there");
+    sides[0].port.disarm();
+    sides[0].poll();
+    let due = sides[0].port.deadline();
+    assert!(due < Time::NEVER, "it may rest later");
+    let (mut batch, later) = (Batch::new(64), due.plus(Duration::from_nanos(1)));
+    sides[0].port.poll(later, &mut batch);
+    assert!(sides[0].port.deadline() > later, "{:?} has passed", sides[0].port.deadline());
+}
