@@ -14,7 +14,7 @@ const STARTING: [(&str, &str); 28] = [
     ("rpc/src/channel.rs", "pub struct Call<"),
     ("rpc/src/channel.rs", "pub struct CallOptions "),
     ("rpc/src/stream.rs", "pub struct Stream<"),
-    ("rpc/src/stream.rs", "pub struct Sink<"),
+    ("rpc/src/stream/sink.rs", "pub struct Sink<"),
     ("rpc/src/config.rs", "pub struct Config "),
     ("rpc/src/stats.rs", "pub struct Stats "),
     ("rpc/src/balance.rs", "pub struct Balanced<"),

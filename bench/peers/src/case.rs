@@ -60,6 +60,8 @@ pub(crate) enum Way {
     StreamLocalChunks,
     /// Bytes one way through a byte stream of gimmal, by `AsyncRead`.
     StreamBlocks,
+    /// Bytes one way as by `StreamBlocks`, with one thread at either end.
+    StreamLocalBlocks,
     /// Bytes one way through a socket.
     SocketBlocks,
     /// Bytes one way by two threads that copy through a ring.
@@ -79,7 +81,7 @@ impl Way {
     pub(crate) const fn is_over_streams(self) -> bool {
         use Way::{StreamBlocks, StreamChunks, StreamEchoes, TarpcStreams, TonicStreams};
         matches!(self, TarpcStreams | TonicStreams | StreamBlocks | StreamChunks | StreamEchoes)
-            || matches!(self, Self::StreamLocalChunks | Self::StreamLocalEchoes)
+            || matches!(self, Self::StreamLocalChunks | Self::StreamLocalBlocks | Self::StreamLocalEchoes)
     }
 
     pub(crate) const fn is_ours(self) -> bool {

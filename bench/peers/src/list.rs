@@ -40,6 +40,7 @@ const PIECES: Case = Case::of(Way::StreamEchoes);
 const CHUNKS: Case = Case::of(Way::StreamChunks).blocks();
 const LOCAL_PIECES: Case = Case::of(Way::StreamLocalEchoes);
 const LOCAL_CHUNKS: Case = Case::of(Way::StreamLocalChunks).blocks();
+const LOCAL_BLOCKS: Case = Case::of(Way::StreamLocalBlocks).blocks();
 const BLOCKS: Case = Case::of(Way::StreamBlocks).blocks();
 const SOCKET: Case = Case::of(Way::SocketBlocks).blocks();
 const COPIES: Case = Case::of(Way::Copies).blocks();
@@ -84,6 +85,7 @@ const OVER_SHM: [Section; 3] = [
             line(COPIES, MANY, "two threads that copy through a ring"),
             line(CHUNKS, MANY, "gimmal, `read_chunk`"),
             line(LOCAL_CHUNKS, MANY, "gimmal, `read_chunk`, one thread at either end"),
+            line(LOCAL_BLOCKS, MANY, "gimmal, `AsyncRead`, one thread at either end"),
             line(BLOCKS, MANY, "gimmal, `AsyncRead`"),
             line(SOCKET, MANY, "unix socket, `AsyncRead`"),
         ],
@@ -194,7 +196,7 @@ const HANDOFF: Case = Case::of(Way::Handoff);
 const THREADS: Case = Case::of(Way::Threads);
 const EXCHANGE: Case = Case::of(Way::Exchange);
 
-const OF_SHM: [Target; 28] = [
+const OF_SHM: [Target; 29] = [
     target(Case::of(Way::Flat).spinning(), Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(INLINE, Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(DRIVEN, TONIC, Bound::RoundTrip(1.0 / 20.0)),
@@ -217,6 +219,7 @@ const OF_SHM: [Target; 28] = [
     target(TONIC_DRIVEN.large(), TONIC.large(), Bound::Rate(2.0)),
     target(CHUNKS, COPIES, Bound::Rate(0.8)),
     target(LOCAL_CHUNKS, COPIES, Bound::Rate(0.8)),
+    target(LOCAL_BLOCKS, COPIES, Bound::Rate(0.5)),
     target(BLOCKS, COPIES, Bound::Rate(0.5)),
     target(CHUNKS, SOCKET, Bound::Rate(1.0)),
     target(BLOCKS, SOCKET, Bound::Rate(1.0)),

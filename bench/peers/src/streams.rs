@@ -92,7 +92,7 @@ pub(crate) fn call_local(job: &Job) -> Result<Times> {
     driven(job, async |client| {
         let (stream, call) = open_local(&client, "peers");
         drop(tokio::task::spawn_local(call));
-        measure(job, Box::new(stream)).await
+        client.run_until(measure(job, Box::new(stream))).await
     })
 }
 

@@ -135,7 +135,7 @@ fn call(job: &Job) -> Result<Times> {
         Way::StreamChunks | Way::StreamBlocks | Way::SocketBlocks | Way::StreamEchoes | Way::SocketEchoes => {
             runtime()?.block_on(streams::call(job))
         }
-        Way::StreamLocalChunks | Way::StreamLocalEchoes => streams::call_local(job),
+        Way::StreamLocalChunks | Way::StreamLocalBlocks | Way::StreamLocalEchoes => streams::call_local(job),
         Way::Copies => copies::run(job),
         Way::Ucx | Way::Iperf3 => bail!("its processes are programs of their own"),
     }
@@ -182,7 +182,9 @@ pub(crate) fn serve(serve: Serve) -> Result<()> {
         Way::StreamChunks | Way::StreamBlocks | Way::SocketBlocks | Way::StreamEchoes | Way::SocketEchoes => {
             runtime()?.block_on(streams::serve(way, &post))
         }
-        Way::StreamLocalChunks | Way::StreamLocalEchoes => runtime()?.block_on(streams::serve(way, &post)),
+        Way::StreamLocalChunks | Way::StreamLocalBlocks | Way::StreamLocalEchoes => {
+            runtime()?.block_on(streams::serve(way, &post))
+        }
         Way::Ucx | Way::Iperf3 => bail!("its processes are programs of their own"),
     }
 }
