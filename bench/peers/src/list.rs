@@ -98,6 +98,7 @@ const OVER_SHM: [Section; 3] = [
             line(TONIC_STREAMS.large(), BOTH, "tonic over gimmal's byte streams, shm"),
             line(CHANNEL.large(), BOTH, "tonic over gimmal, channel, shm"),
             line(TONIC_DRIVEN.large(), BOTH, "tonic over gimmal, driven, shm"),
+            line(Case::of(Way::TonicAlone).large(), BOTH, "tonic in one process, no transport"),
         ],
     },
 ];

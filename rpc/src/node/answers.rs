@@ -87,6 +87,28 @@ pub(super) fn send_answer<P: Port>(
     }
 }
 
+/// Sends what a handler returned, with a loan. A function of its own: the way without one is short, and stands where it is called.
+#[inline(never)]
+fn send_lent<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    (response, metadata): (ResponseHead, &[u8]),
+    task: &mut BoxTask,
+    (bulk, loan): (Loan, &mut Option<Loan>),
+    failure: &mut Option<String>,
+) -> Result<(), SendError> {
+    let fill = |body: &mut [u8]| {
+        let (front, place) = response.put_head(metadata, body)?;
+        Some(front + put_value(place, task, failure)?)
+    };
+    let head = Head { kind: Kind::Response.with(noted(metadata)), aux: id.aux() };
+    io.send_with_loan(conn, head, bulk, RESPONSE_BYTES + metadata.len(), fill).map_err(|refused| {
+        *loan = Some(refused.loan);
+        refused.error
+    })
+}
+
 /// Sends what a handler returned, behind a block of metadata.
 #[inline]
 pub(super) fn send_value<P: Port>(
@@ -109,17 +131,7 @@ pub(super) fn send_value<P: Port>(
                 Some(front + put_value(place, task, &mut failure)?)
             })
         }
-        Some(bulk) => {
-            let fill = |body: &mut [u8]| {
-                let (front, place) = response.put_head(metadata, body)?;
-                Some(front + put_value(place, task, &mut failure)?)
-            };
-            let head = Head { kind: Kind::Response.with(noted(metadata)), aux: id.aux() };
-            io.send_with_loan(conn, head, bulk, least, fill).map_err(|refused| {
-                *loan = Some(refused.loan);
-                refused.error
-            })
-        }
+        Some(bulk) => send_lent(io, conn, id, (response, metadata), task, (bulk, loan), &mut failure),
     };
     sent.or_else(|error| unsent(error, failure))
 }

@@ -236,7 +236,7 @@ impl Node {
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
             here.peer.answer_notes.any()
         });
-        let mut loan = task.as_mut().take_loan();
+        let mut loan = if entry.method.gives_bulk { task.as_mut().take_loan() } else { None };
         if has_notes {
             return self.answer(io, conn, id, Time::NEVER, Answered::Task(task, loan));
         }

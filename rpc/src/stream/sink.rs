@@ -6,6 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
+#[cfg(doc)]
+use super::ReadError;
 use super::{
     Drive, Lane, State, StreamError, Woken,
     encoder::Encoder,
