@@ -204,7 +204,8 @@ impl<P: Port> Io<'_, P> {
         self.bring(conn, bulk, token, false)
     }
 
-    /// As [`Io::pull`], but a lack of memory is [`SendError::Blocked`] as well, of which nobody tells when it is over.
+    /// Starts to bring bulk if there is memory for it. Without it this is [`SendError::Blocked`], and nobody tells when there is memory
+    /// again: try later. Else it does what [`Io::pull`] does.
     ///
     /// # Errors
     /// See [`Io::pull`].
