@@ -44,9 +44,10 @@ pub struct Config {
     /// bytes; 0: none do. At most 1 GiB. Larger ones are refused. Default 16 MiB.
     pub message_bytes_max: usize,
     /// Bytes of a stream that may be on their way to its reader, or lie before it, at first: 4 KiB to 4 MiB. It doubles, up to 4 MiB,
-    /// while the reader keeps up. Default 256 KiB.
+    /// while the reader keeps up. Default 1.25 MiB: what a message of 1 MiB and its head cost.
     pub stream_window: u32,
-    /// What the windows of all streams of a connection come to, bytes; further streams begin with 4 KiB. Default 64 MiB.
+    /// What the windows of all streams of a connection come to, bytes. A stream begins with at most a 64th of what is left, and with 4 KiB
+    /// at least. Default 128 MiB.
     pub stream_budget: usize,
 }
 
@@ -62,8 +63,8 @@ impl Default for Config {
             tasks_max: 4096,
             slow_poll: Duration::from_millis(100),
             message_bytes_max: 16 << 20,
-            stream_window: 256 << 10,
-            stream_budget: 64 << 20,
+            stream_window: 5 << 18,
+            stream_budget: 128 << 20,
         }
     }
 }

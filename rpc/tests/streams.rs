@@ -247,7 +247,8 @@ fn a_reader_that_does_not_read_stops_its_sender_and_nobody_else(scheme: &str) {
         before > 0 && talker.poured.load(Ordering::SeqCst) == before
     });
     // A window, what the sender and its worker have taken, and one more.
-    let most = ((256 << 10) + 2 * (16 << 10)) / (64 + 1) + 1;
+    let window = u64::from(config().stream_window);
+    let most = (window + 2 * (16 << 10)) / (64 + 1) + 1;
     assert!(talker.poured.load(Ordering::SeqCst) <= most);
     shapes(&client);
     for expected in 0..500 {

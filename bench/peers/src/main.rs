@@ -27,9 +27,9 @@ mod streams;
 mod tables;
 mod way;
 
-use std::path::PathBuf;
+use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use case::Way;
 use clap::{Parser, Subcommand};
 use gimmal_bench::args::Cores;
@@ -56,6 +56,10 @@ pub(crate) struct Cli {
     /// Writes the tables to this file too, from which `gimmal-bench results` makes RESULTS.md. Tables of other titles stay in it.
     #[arg(long)]
     record: Option<PathBuf>,
+    /// Leaves memory to glibc as it is. Otherwise it is told to keep what is freed, in all processes, as other allocators do by
+    /// themselves: else echoes of 1 MiB measure how the kernel hands out pages.
+    #[arg(long)]
+    plain_malloc: bool,
     /// Only these; targets that need others are left out.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Way>,
@@ -80,6 +84,9 @@ fn main() -> Result<()> {
         Some(Child::Burn { core }) => return way::burn(core),
         None => {}
     }
+    if !cli.plain_malloc {
+        keep_memory()?;
+    }
     let cores = Cores::choose(None)?;
     let pins = Pins { client: cores.client, server: cores.server };
     let comparison = compare::run(cli.over, pins, cli.calls.try_into()?, cli.rounds, &cli.only)?;
@@ -92,4 +99,20 @@ fn main() -> Result<()> {
         print!("{}", comparison.tables());
     }
     Ok(())
+}
+
+/// Settings of glibc with which a process keeps memory that it freed.
+const KEEPING: [(&str, &str); 3] = [
+    ("MALLOC_TRIM_THRESHOLD_", "1073741824"),
+    ("MALLOC_MMAP_THRESHOLD_", "1073741824"),
+    ("MALLOC_TOP_PAD_", "67108864"),
+];
+
+/// Begins again with [`KEEPING`], once: glibc reads it when a process begins.
+fn keep_memory() -> Result<()> {
+    if KEEPING.iter().all(|(name, value)| std::env::var_os(name).is_some_and(|set| set == *value)) {
+        return Ok(());
+    }
+    let mut again = Command::new(std::env::current_exe()?);
+    Err(again.args(std::env::args_os().skip(1)).envs(KEEPING).exec()).context("beginning again")
 }

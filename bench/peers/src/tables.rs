@@ -50,7 +50,7 @@ impl Comparison {
     fn section(&self, section: &Section) -> Table {
         let (reference, pins) = (section.reference, self.pins);
         let method = format!(
-            "`bench/peers`: two processes on cores {} and {}, medians of {} slices of {} calls, in turns. Ratios are medians of pairs; \
+            "`bench/peers`: two processes on cores {} and {}, medians of {} slices of {} calls, in turns; glibc keeps freed memory. Ratios are medians of pairs; \
              below 1 is better for a round trip, above 1 for a rate. Processor time is that of a call, client + server. The load was \
              {} before and {} after.",
             pins.client,

@@ -31,7 +31,7 @@
 //! | streams that are opened at once | `engine.inbox` | refused |
 //! | streams that wait to be accepted | the backlog of [`serve`] | refused |
 //! | bytes that were not read, of a stream | `stream_window`, growing up to 4 MiB | the writer waits |
-//! | bytes that were not read, of a connection | `stream_budget` | windows of 4 KiB |
+//! | bytes that were not read, of a connection | `stream_budget` | smaller windows, 4 KiB at least |
 //! | bytes that were written and have not left | 64 KiB | the writer waits |
 //!
 //! A stream has no deadline. It lives until both halves have ended, its connection is lost, or one side drops it.

@@ -74,7 +74,6 @@ fn idle_most() -> usize {
 #[test]
 fn ten_thousand_streams_of_a_connection_lose_nothing_to_a_slow_reader() {
     const STREAMS: usize = 10_000;
-    const WINDOW: usize = 256 << 10;
     let _alone = alone();
     common::each(&roomy(STREAMS + 1), |mut fixture| async move {
         static WRITTEN: AtomicUsize = AtomicUsize::new(0);
@@ -96,7 +95,8 @@ fn ten_thousand_streams_of_a_connection_lose_nothing_to_a_slow_reader() {
         assert!(each <= idle_most(), "an idle stream takes {each} bytes");
         let pairs = ping_all(pairs).await;
         let written = WRITTEN.load(Ordering::Relaxed);
-        assert!((WINDOW..=WINDOW + (192 << 10)).contains(&written), "{written} bytes are not read");
+        let window = gimmal::Config::default().stream_window as usize;
+        assert!((window..=window + (192 << 10)).contains(&written), "{written} bytes are not read");
         let pairs = ping_all(pairs).await;
         assert_eq!(WRITTEN.load(Ordering::Relaxed), written, "nobody reads them");
         drop(pairs);

@@ -22,8 +22,8 @@ const WINDOW: usize = 256;
 
 /// A connection for generated clients, for any number of tasks. Cheap to clone.
 ///
-/// It has a worker of its own, which connects again when the connection ended or its server goes away. A call waits up to a second
-/// for a connection when there is none. Calls are made in a runtime of tokio.
+/// A worker thread connects again when the connection ended or its server goes away; the channels of a process that [`connect`] made
+/// share it. A call waits up to a second for a connection when there is none. Calls are made in a runtime of tokio.
 #[derive(Clone, Debug)]
 pub struct Channel<C = gimmal::Client> {
     client: Client<C>,
@@ -40,7 +40,7 @@ pub type LocalChannel = Channel<gimmal::tokio::LocalClient>;
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(url: &str) -> Result<Channel, ConnectError> {
-    let client = gimmal::Client::builder().window(WINDOW).connect_async(url).await?;
+    let client = gimmal::Client::builder().window(WINDOW).share_workers().connect_async(url).await?;
     Ok(Channel::new(Client::new(client)))
 }
 
@@ -49,7 +49,7 @@ pub async fn connect(url: &str) -> Result<Channel, ConnectError> {
 /// # Errors
 /// See [`ConnectError`]; not that there is no server.
 pub fn connect_lazy(url: &str) -> Result<Channel, ConnectError> {
-    let client = gimmal::Client::builder().window(WINDOW).connect_lazy(url)?;
+    let client = gimmal::Client::builder().window(WINDOW).share_workers().connect_lazy(url)?;
     Ok(Channel::new(Client::new(client)))
 }
 

@@ -7,7 +7,7 @@ use gimmal_engine::{
     transport::{Key, Tls},
 };
 
-use super::{Client, Connecting, spawn};
+use super::{Client, Connecting, connect::shared, spawn};
 use crate::{
     config::{Config, Reconnect},
     error::ConnectError,
@@ -49,6 +49,7 @@ pub struct ClientBuilder {
     tls: Option<Tls>,
     heartbeat_ms: Option<u32>,
     placement: Option<Placement>,
+    is_shared: bool,
 }
 
 impl Client {
@@ -123,9 +124,28 @@ impl ClientBuilder {
         self
     }
 
+    /// Shares workers with all clients of this process that say so and whose configuration is the same: many connections that are used
+    /// now and then need no thread each. Without this, a client has workers of its own.
+    #[must_use]
+    pub const fn share_workers(mut self) -> Self {
+        self.is_shared = true;
+        self
+    }
+
     /// The configuration, with each setting that was made by its own method.
     fn configured(self) -> Config {
-        let Self { mut config, deadline, window, idle, reconnect, key, tls, heartbeat_ms, placement } = self;
+        let Self {
+            mut config,
+            deadline,
+            window,
+            idle,
+            reconnect,
+            key,
+            tls,
+            heartbeat_ms,
+            placement,
+            is_shared: _,
+        } = self;
         let engine = &mut config.engine;
         engine.connect.key = key.or_else(|| engine.connect.key.take());
         engine.connect.tls = tls.unwrap_or_else(|| std::mem::take(&mut engine.connect.tls));
@@ -138,13 +158,25 @@ impl ClientBuilder {
         config
     }
 
-    /// Connects, with workers of its own.
+    /// The route to a URL, and workers for it.
+    fn of(self, url: &str) -> Result<(Route, Arc<WorkerSet>, Config), ConnectError> {
+        let is_shared = self.is_shared;
+        let config = self.configured();
+        let route = Route::parse(url, &config.engine.connect.tls)?;
+        let workers = match is_shared {
+            true => shared(&config),
+            false => spawn(&any_for(&route.kinds()), config.clone()).map(Arc::new),
+        };
+        let workers = workers.map_err(|error| route.explain(error))?;
+        Ok((route, workers, config))
+    }
+
+    /// Connects; blocks, at most for the connect and handshake time-outs of each way to the server.
     ///
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
-        let config = self.configured();
-        let (route, workers) = of(url, &config)?;
+        let (route, workers, config) = self.of(url)?;
         Client::by(&workers, &config, route)
     }
 
@@ -156,13 +188,12 @@ impl ClientBuilder {
         Connecting::on_a_thread(move || self.connect(&url))
     }
 
-    /// Makes a client that is connected later, with workers of its own; see [`Client::connect_lazy`].
+    /// Makes a client that is connected later; see [`Client::connect_lazy`].
     ///
     /// # Errors
     /// See [`ConnectError`]; not that there is no server.
     pub fn connect_lazy(self, url: &str) -> Result<Client, ConnectError> {
-        let config = self.configured();
-        let (route, workers) = of(url, &config)?;
+        let (route, workers, config) = self.of(url)?;
         Client::later(workers, &config, route)
     }
 
@@ -184,13 +215,6 @@ impl ClientBuilder {
     }
 }
 
-/// The route to a URL, and workers for it.
-fn of(url: &str, config: &Config) -> Result<(Route, Arc<WorkerSet>), ConnectError> {
-    let route = Route::parse(url, &config.engine.connect.tls)?;
-    let workers = spawn(&any_for(&route.kinds()), config.clone()).map_err(|error| route.explain(error))?;
-    Ok((route, Arc::new(workers)))
-}
-
 #[cfg(test)]
 mod tests {
     use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
@@ -209,7 +233,9 @@ mod tests {
             ("tls", |builder| builder.tls(Tls::default().server_name("a"))),
             ("heartbeat_ms", |builder| builder.heartbeat_ms(777)),
             ("placement", |builder| builder.placement(Placement::Cores(vec![0]))),
+            ("share_workers", ClientBuilder::share_workers),
         ];
-        no_call_undoes_another(ClientBuilder::default, calls, ClientBuilder::configured);
+        let built = |builder: ClientBuilder| (builder.is_shared, builder.configured());
+        no_call_undoes_another(ClientBuilder::default, calls, built);
     }
 }

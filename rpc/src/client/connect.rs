@@ -7,10 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use gimmal_engine::{
-    StartError,
-    transport::{Tls, thread},
-};
+use gimmal_engine::{StartError, transport::thread};
 
 use super::{Client, Inner};
 use crate::{
@@ -24,18 +21,20 @@ use crate::{
     workers::WorkerSet,
 };
 
-/// Workers of all clients that were made without a configuration; they stop when the last of those goes.
-static COMMON: Mutex<Weak<WorkerSet>> = Mutex::new(Weak::new());
+/// Workers that clients share, by their configuration; they stop when the last of those clients goes.
+static SHARED: Mutex<Vec<(Config, Weak<WorkerSet>)>> = Mutex::new(Vec::new());
 
-fn common() -> Result<(Arc<WorkerSet>, Config), ConnectError> {
-    let config = Config::default();
-    let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(workers) = common.upgrade() {
-        return Ok((workers, config));
+/// The workers of all clients with this configuration that share theirs.
+pub(super) fn shared(config: &Config) -> Result<Arc<WorkerSet>, ConnectError> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.retain(|(_, workers)| workers.strong_count() > 0);
+    let known = shared.iter().find(|(known, _)| known == config);
+    if let Some(workers) = known.and_then(|(_, workers)| workers.upgrade()) {
+        return Ok(workers);
     }
     let workers = Arc::new(spawn(&any(), config.clone())?);
-    *common = Arc::downgrade(&workers);
-    Ok((workers, config))
+    shared.push((config.clone(), Arc::downgrade(&workers)));
+    Ok(workers)
 }
 
 pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
@@ -51,9 +50,7 @@ impl Client {
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
-        let route = Route::parse(url, &Tls::default())?;
-        let (workers, config) = common()?;
-        Self::by(&workers, &config, route)
+        Self::builder().share_workers().connect(url)
     }
 
     /// Connects like [`Client::connect`], as a future of any runtime. The blocking steps, the look-up of names among them, are done by
@@ -71,9 +68,7 @@ impl Client {
     /// # Errors
     /// See [`ConnectError`]; not that there is no server.
     pub fn connect_lazy(url: &str) -> Result<Self, ConnectError> {
-        let route = Route::parse(url, &Tls::default())?;
-        let (workers, config) = common()?;
-        Self::later(workers, &config, route)
+        Self::builder().share_workers().connect_lazy(url)
     }
 
     /// A client on workers that others share.
@@ -141,5 +136,22 @@ impl Future for Connecting {
             }),
             Err(error) => Poll::Ready(Err(error.clone())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_one_configuration_share_their_workers_until_the_last_goes() {
+        let config = |window| Config { window, ..Config::default() };
+        let first = shared(&config(31)).unwrap();
+        assert!(Arc::ptr_eq(&first, &shared(&config(31)).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &shared(&config(32)).unwrap()), "it has another configuration");
+        let gone = Arc::downgrade(&first);
+        drop(first);
+        assert!(gone.upgrade().is_none(), "nothing keeps workers that nobody uses");
+        assert_eq!(shared(&config(31)).unwrap().workers.handles().len(), 1);
     }
 }

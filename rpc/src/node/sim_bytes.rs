@@ -34,6 +34,8 @@ use crate::{
 };
 
 const STREAMS: u32 = 16;
+/// Of the windows of a connection, bytes.
+const BUDGET: i64 = 64 << 20;
 
 #[gimmal_macros::service(crate = crate)]
 trait Pipes {
@@ -214,8 +216,13 @@ struct Run {
 impl Run {
     fn new(seed: u64, sim: gimmal_sim::SimConfig) -> Self {
         let (sim, streams) = (Sim::new(sim), STREAMS as usize);
-        let config =
-            Config { window: streams, tasks_max: streams, stream_window: 4 << 10, ..config(streams) };
+        let config = Config {
+            window: streams,
+            tasks_max: streams,
+            stream_window: 4 << 10,
+            stream_budget: usize::try_from(BUDGET).unwrap(),
+            ..config(streams)
+        };
         let piped = Piped::default();
         let (mut server, served) = node(&sim, &config, vec![Arc::new(serve_pipes(piped.clone()))]);
         let (mut client, called) = node(&sim, &config, Vec::new());
@@ -327,7 +334,7 @@ impl Run {
         assert_eq!(self.server.app().tasks.len(), 0, "{what}");
         for side in [&mut self.client, &mut self.server] {
             for (_, here) in side.app_mut().conns.iter_mut() {
-                assert_eq!(here.home.budget.left(), 64 << 20, "{what}: a window was not given back");
+                assert_eq!(here.home.budget.left(), BUDGET, "{what}: a window was not given back");
             }
             let conns: Vec<_> = side.app_mut().conns.iter_mut().map(|(conn, _)| conn).collect();
             let lent =

@@ -199,7 +199,7 @@ fn the_end_waits_for_what_is_on_its_way_whatever_became_of_the_call() {
 
 #[test]
 fn what_is_behind_a_lost_item_is_not_given_to_anybody() {
-    let mut upload = Upload::new(Budget::of(1 << 20, 1 << 20, LARGEST));
+    let mut upload = Upload::new(Budget::of(1 << 20, 64 << 20, LARGEST));
     let (mut sink, mut stream) = (upload.sink::<String>(), upload.stream::<String>());
     for number in [0, 4, 1, 10, 2] {
         assert!(sink.try_send(&item(number)).unwrap());
@@ -225,7 +225,7 @@ fn what_is_behind_a_lost_item_is_not_given_to_anybody() {
 #[test]
 fn memory_comes_back_whoever_goes_first() {
     for case in 0..5 {
-        let mut upload = Upload::new(Budget::of(1 << 20, 1 << 20, LARGEST));
+        let mut upload = Upload::new(Budget::of(1 << 20, 64 << 20, LARGEST));
         let (mut sink, stream) = (upload.sink::<String>(), upload.stream::<String>());
         let mut reader = None;
         for number in [4, 10, 16] {
@@ -267,7 +267,7 @@ fn memory_comes_back_whoever_goes_first() {
 
 #[test]
 fn bytes_are_copied_where_there_is_no_memory_to_lend() {
-    let mut upload = Upload::new(Budget::of(1 << 20, 1 << 20, LARGEST));
+    let mut upload = Upload::new(Budget::of(1 << 20, 64 << 20, LARGEST));
     upload.memory.store(70_000, Ordering::Relaxed);
     let (mut sink, mut stream) =
         (ByteSink::from(upload.sink::<Vec<u8>>()), ByteStream::from(upload.stream::<Vec<u8>>()));
@@ -297,7 +297,7 @@ fn bytes_are_copied_where_there_is_no_memory_to_lend() {
 
 #[test]
 fn a_user_keeps_items_without_a_copy_but_not_too_many() {
-    let mut upload = Upload::new(Budget::of(1 << 20, 1 << 20, LARGEST).keeping(20_000));
+    let mut upload = Upload::new(Budget::of(1 << 20, 64 << 20, LARGEST).keeping(20_000));
     let (mut sink, mut stream) = (upload.sink::<String>(), upload.stream::<String>());
     let context = Context::from_waker(std::task::Waker::noop());
     let mut kept = Vec::new();

@@ -9,6 +9,8 @@ use gimmal_engine::transport::{Bulk, Loan};
 
 /// Least window, whatever the budget: a stream that has come late goes on, slowly.
 pub(crate) const WINDOW_MIN: u32 = 4 << 10;
+/// A stream begins with at most this part of what its connection's windows may still come to.
+const SHARE: i64 = 64;
 /// Largest window of a stream.
 pub(crate) const WINDOW_MAX: u32 = 4 << 20;
 
@@ -44,6 +46,16 @@ impl Budget {
     /// With so many bytes that users keep, at most.
     pub(crate) fn keeping(self, kept_max: usize) -> Self {
         Self { kept_max: self.kept_max.min(kept_max), ..self }
+    }
+
+    /// What a stream begins with: a 64th of what is left at most, so that those which come late find some. It is a power of two
+    /// then, because requests that say the same number are shorter.
+    fn beginning(&self) -> u32 {
+        let share = self.left.load(Ordering::Relaxed).max(0) / SHARE;
+        match u32::try_from(share) {
+            Ok(share) if share < self.first => (1 << share.max(1).ilog2()).max(WINDOW_MIN),
+            _ => self.first,
+        }
     }
 
     /// Takes up to `bytes` of what is left.
@@ -168,10 +180,9 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn open(budget: &Arc<Budget>) -> Self {
-        let taken = budget.take(budget.first);
-        let missing = WINDOW_MIN.saturating_sub(taken);
-        budget.left.fetch_sub(missing.into(), Ordering::Relaxed);
-        Self { bytes: taken + missing, budget: Arc::clone(budget) }
+        let bytes = budget.beginning();
+        budget.left.fetch_sub(bytes.into(), Ordering::Relaxed);
+        Self { bytes, budget: Arc::clone(budget) }
     }
 
     pub(super) const fn bytes(&self) -> u32 {
@@ -204,19 +215,39 @@ mod tests {
 
     #[test]
     fn windows_share_a_budget_and_give_it_back() {
-        let budget = Budget::new(64 << 10, 160 << 10, 0);
+        let budget = Budget::new(64 << 10, 4 << 20, 0);
         let mut first = Window::open(&budget);
-        assert_eq!((first.bytes(), first.grow(), first.grow()), (64 << 10, 64 << 10, 32 << 10));
-        assert_eq!((first.grow(), budget.left()), (0, 0));
+        assert_eq!((first.bytes(), first.grow(), first.grow()), (64 << 10, 64 << 10, 128 << 10));
         let late = Window::open(&budget);
-        assert_eq!((late.bytes(), budget.left()), (WINDOW_MIN, -i64::from(WINDOW_MIN)));
-        first.shrink(32 << 10);
-        drop(first);
-        drop(late);
-        assert_eq!(budget.left(), 160 << 10);
+        assert_eq!(late.bytes(), 32 << 10, "a 64th of what is left, as a power of two");
+        let taken: u32 = std::iter::from_fn(|| Some(first.grow()).filter(|more| *more > 0)).sum();
+        assert_eq!((first.bytes(), budget.left()), ((256 << 10) + taken, 0), "nothing is left");
+        let last = Window::open(&budget);
+        assert_eq!((last.bytes(), budget.left()), (WINDOW_MIN, -i64::from(WINDOW_MIN)));
+        first.shrink(128 << 10);
+        drop((first, late, last));
+        assert_eq!(budget.left(), 4 << 20);
         let budget = Budget::new(64 << 10, 1 << 30, 0);
         let mut large = Window::open(&budget);
         while large.grow() > 0 {}
         assert_eq!(large.bytes(), WINDOW_MAX);
+    }
+
+    #[test]
+    fn streams_that_come_late_begin_with_less_and_none_with_next_to_nothing() {
+        // The defaults, with as many calls as are served at once.
+        let budget = Budget::new(5 << 18, 128 << 20, 0);
+        let mut open: Vec<Window> = (0..256).map(|_| Window::open(&budget)).collect();
+        let bytes: Vec<u32> = open.iter().map(Window::bytes).collect();
+        assert!(bytes.is_sorted_by(|earlier, later| earlier >= later));
+        assert_eq!((bytes[32], bytes[128], bytes[255]), (5 << 18, 256 << 10, 64 << 10));
+        assert!(budget.left() >= 0, "no more than the budget");
+        // Each opens after another has gone.
+        for _ in 0..10 * open.len() {
+            open.remove(0);
+            open.push(Window::open(&budget));
+        }
+        let least = open.iter().map(Window::bytes).min();
+        assert!(least >= Some(128 << 10), "{least:?}");
     }
 }
