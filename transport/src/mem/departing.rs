@@ -5,8 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sync::thread;
 
-/// Memory below this is given back where it is dropped, bytes: that takes a few ms at most.
-const LARGE: usize = 64 << 20;
+/// Memory up to this is given back where it is dropped, bytes: that takes about a ms. It is a segment of the shm pool.
+const SMALL: usize = 16 << 20;
+/// So many pieces are, if they are no larger together.
+const FEW: usize = 64;
 /// Pieces that may wait for the thread. More are given back where they are dropped.
 const WAITING_MAX: usize = 16;
 
@@ -17,9 +19,15 @@ fn waiting() -> MutexGuard<'static, Option<Vec<Box<dyn Send>>>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Drops `pieces`, which have `bytes` together.
+#[cfg(any(feature = "tcp", test))]
+pub(crate) fn drop_pieces<T: Send + 'static>(bytes: usize, pieces: Vec<T>) {
+    drop_large(if pieces.len() > FEW { usize::MAX } else { bytes }, pieces);
+}
+
 /// Drops `memory`, which has `bytes`.
 pub(crate) fn drop_large(bytes: usize, memory: impl Send + 'static) {
-    if bytes < LARGE {
+    if bytes <= SMALL {
         return drop(memory);
     }
     let mut waiting = waiting();
@@ -77,13 +85,17 @@ mod tests {
         let next = || came.recv_timeout(Duration::from_secs(10)).unwrap();
         let here = std::thread::current().id();
         for _ in 0..3 {
-            drop_large(LARGE - 1, Piece(send.clone()));
+            drop_large(SMALL, Piece(send.clone()));
             assert_eq!(next(), here);
-            drop_large(LARGE, Piece(send.clone()));
+            drop_large(SMALL + 1, Piece(send.clone()));
             assert_ne!(next(), here);
         }
+        for (count, is_here) in [(FEW, true), (FEW + 1, false)] {
+            drop_pieces(count * 4096, (0..count).map(|_| Piece(send.clone())).collect());
+            assert!((0..count).all(|_| (next() == here) == is_here), "{count} pieces");
+        }
         for _ in 0..WAITING_MAX * 4 {
-            drop_large(LARGE, Piece(send.clone()));
+            drop_large(SMALL + 1, Piece(send.clone()));
         }
         let ends = (0..WAITING_MAX * 4).filter(|_| next() != here).count();
         assert!(ends > 0);

@@ -19,7 +19,7 @@ pub(crate) mod arena;
 pub mod bulk;
 #[cfg(feature = "shm")]
 pub(crate) mod charge;
-#[cfg(feature = "shm")]
+#[cfg(any(feature = "shm", feature = "tcp"))]
 pub(crate) mod departing;
 pub mod exposed;
 pub mod hold;

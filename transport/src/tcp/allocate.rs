@@ -8,7 +8,10 @@ use std::{
 use crate::{
     ConnId, PortError,
     kernel::mapping,
-    mem::{Account, Debit, Loan, LoanHome, Region, exposed::fresh_key, kept::Kept, pages::buffer_bytes},
+    mem::{
+        Account, Debit, Loan, LoanHome, Region, departing, exposed::fresh_key, kept::Kept,
+        pages::buffer_bytes,
+    },
     sync::lock::lock,
 };
 
@@ -84,8 +87,9 @@ impl LoanHome for Memory {
         // A connection that still sends it has a share: then the memory is not used again.
         let is_ours = Arc::get_mut(&mut region).is_some();
         let size = region.len();
-        let excess = if is_ours { state.kept.keep(size, region) } else { Some(region) };
+        let gone = if is_ours { state.kept.keep(size, region) } else { vec![region] };
         drop(state);
-        drop(excess);
+        let bytes = gone.iter().map(|region| region.len()).sum();
+        departing::drop_pieces(bytes, gone);
     }
 }

@@ -155,6 +155,13 @@ impl State {
         self.table.push(Some(buffer));
         u32::try_from(self.table.len() - 1).expect("fewer than 2^32 registrations")
     }
+
+    /// Takes the buffer of `index` out, which nobody uses.
+    fn remove(&mut self, index: u32) -> Option<Buffer> {
+        let buffer = self.table.get_mut(index as usize)?.take()?;
+        self.vacant.push(index);
+        Some(buffer)
+    }
 }
 
 /// The rkey of a loan of a pool.
@@ -165,20 +172,16 @@ pub(crate) fn rkey_of(loan: &Loan) -> u32 {
 impl LoanHome for Pool {
     fn give_back(&self, ticket: u64) {
         let index = high_half(ticket);
-        let excess = {
+        let gone: Vec<Buffer> = {
             let mut state = lock(&self.state);
             let Some(Some(buffer)) = state.table.get_mut(index as usize) else { return };
             buffer.debit = None;
             let size = buffer.region.len();
             let is_registered = buffer.mr.is_some();
-            if is_registered && state.idle.keep(size, index).is_none() {
-                None
-            } else {
-                state.vacant.push(index);
-                state.table[index as usize].take()
-            }
+            let gone = if is_registered { state.idle.keep(size, index) } else { vec![index] };
+            gone.into_iter().filter_map(|index| state.remove(index)).collect()
         };
         // Deregistering takes long: not under the lock.
-        drop(excess);
+        drop(gone);
     }
 }
