@@ -388,7 +388,8 @@ pub trait Wait {
     /// For other threads.
     fn waker(&self) -> Waker;
 
-    /// When the port wants to be polled although nothing arrives: handshakes, closings, simulated delays.
+    /// When the port wants to be polled although nothing arrives: handshakes, closings, simulated delays. Polls at that time or
+    /// later that bring nothing more leave a deadline that is later, or none: until then the owner does not sleep.
     fn deadline(&self) -> Time {
         Time::NEVER
     }

@@ -10,7 +10,10 @@ use super::{
     outcome::{Outcome, ensure},
     rig::{Rig, pattern},
 };
-use gimmal_transport::{Batch, Chain, Port, Provider, Tag, Wait, frame::span, testing::Came};
+use gimmal_transport::{
+    Batch, Chain, CloseReason, ConnectOptions, ListenOptions, Port, Provider, Tag, Time, Wait, frame::span,
+    testing::Came,
+};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
@@ -24,6 +27,7 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
         Case { name: "poll_armed_port_wakes_for_the_waker", needs: ANY, run: wakes_for_the_waker },
         Case { name: "poll_idle_connection_says_nothing", needs: ANY, run: idle_says_nothing },
         Case { name: "poll_counts_what_it_brings", needs: ANY, run: counts },
+        Case { name: "poll_meets_its_deadlines", needs: ANY, run: meets_its_deadlines },
     ]
 }
 
@@ -206,4 +210,55 @@ fn counts<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let strays: Vec<_> = rig.inbox.iter().flatten().map(Came::conn).collect();
     ensure!(strays.is_empty(), "events left over for {strays:?}");
     Ok(())
+}
+
+/// For so long a port is polled that says when it wants to be: connections rest earlier, and handshakes end.
+const DEADLINES: Duration = Duration::from_millis(600);
+const HANDSHAKE: Duration = Duration::from_millis(100);
+
+/// Polls one side until it has no deadline, or for so long. A deadline that has passed is ahead, or gone, once all that is there
+/// was taken: an owner never sleeps while one is behind.
+fn meet_deadlines<P: Provider>(bench: &mut Bench<'_, P>, rig: &mut Rig<P>, side: usize) -> Outcome {
+    let start = bench.now();
+    loop {
+        let now = bench.now();
+        let due = rig.ports[side].deadline();
+        // Frames and events take turns.
+        while rig.poll_side(side, now) + rig.poll_side(side, now) > 0 {}
+        let next = rig.ports[side].deadline();
+        ensure!(due > now || next > now, "side {side}, polled at {now:?} for {due:?}, wants {next:?}");
+        if next == Time::NEVER || now.since(start) > DEADLINES {
+            return Ok(());
+        }
+        bench.harness.step();
+    }
+}
+
+fn meets_its_deadlines<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    // Handshakes whose other end is adopted by nobody.
+    for side in 0..2 {
+        let mut rig = bench.rig()?;
+        let options = ListenOptions { handshake_timeout: HANDSHAKE, ..ListenOptions::default() };
+        rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
+        rig.address = gimmal_transport::Listener::address(&rig.listener);
+        let options = ConnectOptions { handshake_timeout: HANDSHAKE, ..ConnectOptions::default() };
+        let [active, passive] = bench.links(&mut rig, &options)?;
+        let now = bench.now();
+        let (link, _other) = if side == 0 { (active, passive) } else { (passive, active) };
+        rig.ports[side].adopt(link, now)?;
+        meet_deadlines(bench, &mut rig, side)?;
+    }
+    // Connections at rest, which their owners slept on, and one that was closed.
+    let (mut rig, mut duo) = bench.open()?;
+    bench.exchange(&mut rig, &mut duo, 1)?;
+    for side in 0..2 {
+        fall_asleep(bench, &mut rig, side)?;
+        rig.ports[side].disarm();
+        meet_deadlines(bench, &mut rig, side)?;
+    }
+    let now = bench.now();
+    rig.ports[1].close(duo.ids[1], CloseReason::Local, now);
+    meet_deadlines(bench, &mut rig, 1)?;
+    bench.closed(&mut rig, 0, duo.ids[0])?;
+    meet_deadlines(bench, &mut rig, 0)
 }

@@ -155,7 +155,8 @@ impl Port for TcpPort {
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         self.disarm();
         self.table.now = now;
-        if std::mem::take(&mut self.is_due) || self.table.active.is_empty() || self.table.is_rest_due(now) {
+        let is_late = self.table.deadline() <= now;
+        if std::mem::take(&mut self.is_due) || self.table.active.is_empty() || is_late {
             self.table.look_around(now);
         }
         self.table.tell_old_credit(now);

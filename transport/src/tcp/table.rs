@@ -61,8 +61,9 @@ pub(super) struct Table {
     pub(super) leaving: VecDeque<Leaving>,
     /// Connections that may give their pages back, and when to see to it; each at most once.
     resting: VecDeque<(Time, ConnId)>,
-    /// Handshakes that wait for the peer's grant.
+    /// Handshakes that wait for the peer's grant, and when one of them is late, at the earliest.
     greetings: usize,
+    greeting_at: Time,
     /// The time of the last poll.
     pub(super) now: Time,
 }
@@ -83,6 +84,7 @@ impl Table {
             leaving: VecDeque::new(),
             resting: VecDeque::with_capacity(room),
             greetings: 0,
+            greeting_at: Time::NEVER,
             now: Time::default(),
         }
     }
@@ -141,7 +143,9 @@ impl Table {
         if live.is_open() {
             let negotiated = std::sync::Arc::clone(&live.negotiated);
             self.news.push_back(Event::Opened { conn, negotiated });
-        } else {
+        }
+        if let Some(until) = live.greeting_until {
+            self.greeting_at = if self.greetings == 0 { until } else { self.greeting_at.min(until) };
             self.greetings += 1;
         }
         slot.live = Some(live);
@@ -226,11 +230,6 @@ impl Table {
         {
             live.turn = turn;
         }
-    }
-
-    /// Whether a connection may rest now. Its time is the port's deadline: while that has passed, the owner does not sleep.
-    pub(super) fn is_rest_due(&self, now: Time) -> bool {
-        self.resting.front().is_some_and(|(due, _)| *due <= now)
     }
 
     /// Those that did not move for long enough give the pages of their rings back.
@@ -350,10 +349,13 @@ impl Table {
     }
 
     fn end_late_greetings(&mut self, now: Time) {
+        self.greeting_at = Time::NEVER;
         for index in 0..self.slots.len() {
-            let until = self.slots[index].live.as_ref().and_then(|live| live.greeting_until);
-            if until.is_some_and(|until| until <= now) {
-                self.finish(u32::try_from(index).unwrap_or(u32::MAX), CloseReason::Handshake);
+            match self.slots[index].live.as_ref().and_then(|live| live.greeting_until) {
+                Some(until) if until <= now => {
+                    self.finish(u32::try_from(index).unwrap_or(u32::MAX), CloseReason::Handshake);
+                }
+                until => self.greeting_at = self.greeting_at.min(until.unwrap_or(Time::NEVER)),
             }
         }
     }
@@ -411,14 +413,14 @@ impl Table {
         }
     }
 
-    /// When something has to be done although nothing arrives.
+    /// When something has to be done although nothing arrives: [`Table::look_around`] does it. While that has passed, the owner
+    /// of the port does not sleep.
     pub(super) fn deadline(&self) -> Time {
-        let lives = self.slots.iter().filter_map(|slot| slot.live.as_ref());
-        let greetings = lives.filter_map(|live| live.greeting_until);
-        let leaving = self.leaving.iter().map(|leaving| leaving.until);
         let resting = self.resting.front().map_or(Time::NEVER, |(due, _)| *due);
-        let none = self.greetings == 0 && self.leaving.is_empty();
-        if none { resting } else { greetings.chain(leaving).fold(resting, Time::min) }
+        // The first is the oldest, and each stays as long.
+        let leaving = self.leaving.front().map_or(Time::NEVER, |leaving| leaving.until);
+        let greeting = if self.greetings == 0 { Time::NEVER } else { self.greeting_at };
+        resting.min(leaving).min(greeting)
     }
 }
 
