@@ -61,15 +61,26 @@ impl App for Caller {
     }
 }
 
+/// How long this thread has waited for its core so far: others ran there.
+fn waited() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(text.split_whitespace().nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0))
+}
+
 /// Makes round trips for a round; the time that 99 % of them do not exceed, their median, and how many there were.
 fn timed(mut call: impl FnMut()) -> [u128; 3] {
-    let (start, mut took) = (Instant::now(), Vec::new());
+    let (start, before, mut took) = (Instant::now(), waited(), Vec::new());
     while start.elapsed() < ROUND {
         let began = Instant::now();
         call();
         took.push(began.elapsed().as_nanos());
     }
     took.sort_unstable();
+    let parts = [500, 900, 950, 980, 990, 999].map(|part| took[took.len() * part / 1000] / 1000);
+    let (longest, waited) = (took[took.len() - 1] / 1000, waited().saturating_sub(before));
+    println!(
+        "  p50, 90, 95, 98, 99, 99.9: {parts:?} us, the longest {longest} us; {waited:?} without a core"
+    );
     [took[took.len() * 99 / 100], took[took.len() / 2], took.len() as u128]
 }
 
@@ -133,7 +144,7 @@ fn read(stream: &mut TcpStream, bytes: &mut [u8]) -> bool {
     true
 }
 
-/// A program that ends with this.
+/// A program that ends with this: the child is the program itself, not one that waits for it.
 struct Running(Child);
 
 impl Drop for Running {
@@ -145,8 +156,8 @@ impl Drop for Running {
 }
 
 fn iperf3(core: &str, arguments: &[&str]) -> Running {
-    let mut command = Command::new("timeout");
-    command.args(["60", "taskset", "-c", core, "iperf3"]).args(arguments);
+    let mut command = Command::new("taskset");
+    command.args(["-c", core, "iperf3"]).args(arguments);
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 

@@ -50,6 +50,8 @@ pub mod pack;
 pub mod parts;
 #[cfg(any(feature = "shm", feature = "tcp"))]
 mod peer;
+#[cfg(any(feature = "tcp", feature = "verbs"))]
+mod pieces;
 mod proof;
 pub mod provider;
 #[cfg(any(feature = "shm", feature = "verbs"))]

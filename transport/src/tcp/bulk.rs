@@ -5,20 +5,28 @@ use std::{collections::VecDeque, sync::Arc};
 use super::{
     gate::Shared,
     outgoing::{BulkPiece, Outgoing},
-    record::{Ask, PIECE_BYTES, Record},
+    record::{Ask, PIECE_BYTES, Record, SHORT_PIECE_BYTES},
     requests::NOT_EXPOSED,
 };
 use crate::{
     ConnId, OneSided, Violation,
     mem::{Accessed, Region, Words},
+    pieces::Pieces,
 };
+
+/// Frames that come and go with each pull: its offer, its answer, and the word that it is done.
+const FRAMES_OF_PULL: u64 = 3;
 
 /// The peer's requests on one connection.
 #[derive(Debug)]
 pub(super) struct Serving {
     conn: ConnId,
     depth: usize,
-    piece_bytes: usize,
+    piece_bytes: u32,
+    pieces: Pieces,
+    /// Frames of the connection before the last piece, and how many more belong to its pulls.
+    frames: u64,
+    frames_of_pulls: u64,
     /// Answers that are not all out, in turn.
     answers: VecDeque<Answer>,
     /// The write whose bytes arrive.
@@ -58,7 +66,10 @@ impl Serving {
         Self {
             conn,
             depth: depth as usize,
-            piece_bytes: piece_bytes as usize,
+            piece_bytes,
+            pieces: Pieces::default(),
+            frames: 0,
+            frames_of_pulls: 0,
             answers: VecDeque::new(),
             write: None,
             staged: Vec::new(),
@@ -100,6 +111,7 @@ impl Serving {
         let said = match ask {
             Ask::Pull { key, at, len } => {
                 let found = at.checked_add(len).and_then(|end| shared.memory.find(key, self.conn, end));
+                self.frames_of_pulls += FRAMES_OF_PULL;
                 found.map_or_else(
                     || out.say(end(NOT_EXPOSED), &[]),
                     |region| self.answer(id, From::Loan(region), at, len),
@@ -131,10 +143,20 @@ impl Serving {
         true
     }
 
-    /// The next piece of an answer.
-    pub(super) fn next_piece(&mut self) -> Option<BulkPiece> {
+    /// Bytes of the next piece, when so many `frames` of the connection have come and gone.
+    fn piece_bytes(&mut self, frames: u64) -> usize {
+        let more = frames.saturating_sub(std::mem::replace(&mut self.frames, frames));
+        let of_pulls = self.frames_of_pulls.min(FRAMES_OF_PULL * (self.answers.len() as u64 + 2));
+        self.frames_of_pulls = of_pulls.saturating_sub(more);
+        self.pieces.came(u32::try_from(more.saturating_sub(of_pulls)).unwrap_or(u32::MAX));
+        self.pieces.next_bytes(self.piece_bytes, SHORT_PIECE_BYTES) as usize
+    }
+
+    /// The next piece of an answer. So many `frames` of the connection have come and gone.
+    pub(super) fn next_piece(&mut self, frames: u64) -> Option<BulkPiece> {
         let Answer { id, from, at, left } = self.answers.pop_front()?;
-        let bytes = usize::try_from(left).map_or(self.piece_bytes, |left| left.min(self.piece_bytes));
+        let piece_bytes = self.piece_bytes(frames);
+        let bytes = usize::try_from(left).map_or(piece_bytes, |left| left.min(piece_bytes));
         let record = Record::Data { id, bytes: u32::try_from(bytes).ok()? };
         let piece = match &from {
             From::Loan(region) => {
@@ -207,5 +229,42 @@ fn word(id: u32, words: Option<Arc<Words>>, op: OneSided, out: &mut Outgoing) ->
     match words.map(|words| op.perform(&words)) {
         Some(Ok(Accessed::Word(word))) => out.say(Record::Data { id, bytes: 8 }, &word.to_le_bytes()),
         _ => out.say(Record::End { id, status: NOT_EXPOSED }, &[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: usize = 256 << 10;
+    const SHORT: usize = SHORT_PIECE_BYTES as usize;
+
+    #[test]
+    fn pieces_are_short_beside_frames_that_no_pull_brought() {
+        let mut serving = Serving::new(ConnId::new(0, 1), 16, u32::try_from(LONG).unwrap());
+        let mut frames = 0;
+        for round in 0..64 {
+            // A pull of four pieces alone, and the frames that come with it, in one order and the other.
+            frames += 1;
+            serving.frames_of_pulls += FRAMES_OF_PULL;
+            for piece in 0..4 {
+                let bytes = serving.piece_bytes(frames);
+                assert_eq!(
+                    bytes,
+                    if round < 4 && round * 4 + piece < 15 { SHORT } else { LONG },
+                    "{round}, {piece}"
+                );
+            }
+            frames += 2;
+        }
+        // Of echoes, two at most are taken for what another pull brings.
+        let lengths: Vec<usize> = (0..100)
+            .map(|_| {
+                frames += 2;
+                serving.piece_bytes(frames)
+            })
+            .collect();
+        assert!(lengths[4..].iter().all(|bytes| *bytes == SHORT), "{lengths:?}");
+        assert_eq!(Serving::new(ConnId::new(0, 1), 16, 4096).piece_bytes(0), 4096);
     }
 }

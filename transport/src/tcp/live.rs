@@ -331,7 +331,7 @@ impl Live {
     }
 
     /// Sends what was flushed, records, and a piece of bulk. Returns whether something is left.
-    pub(super) fn push(&mut self, news: &mut VecDeque<Event>) -> bool {
+    pub(super) fn push(&mut self, counters: &PortCounters, news: &mut VecDeque<Event>) -> bool {
         if self.broken.is_some() {
             return false;
         }
@@ -339,8 +339,9 @@ impl Live {
         if self.rx.is_credit_due() {
             self.tell_credit();
         }
+        let frames = counters.frames_sent + counters.frames_received;
         if self.out.wants_bulk()
-            && let Some(piece) = self.requests.next_piece().or_else(|| self.serving.next_piece())
+            && let Some(piece) = self.requests.next_piece().or_else(|| self.serving.next_piece(frames))
         {
             self.out.put_bulk(piece);
         }

@@ -17,6 +17,9 @@ pub(super) const ASK_BYTES: usize = 32;
 /// Largest piece of a write in one record; its receiver keeps it until it is whole.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
+/// Piece of a loan in one record beside which frames come or go: one waits for some microseconds of it.
+pub(super) const SHORT_PIECE_BYTES: u32 = 16 << 10;
+
 /// A record's first 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Record {

@@ -272,8 +272,8 @@ impl Table {
     pub(super) fn push(&mut self, retries: bool) {
         let Self { listed, slots, news, .. } = self;
         listed.retain(|index| {
-            let Some(live) = &mut slots[*index as usize].live else { return false };
-            live.is_listed = (!retries && live.is_blocked) || live.push(news);
+            let Slot { live: Some(live), counters, .. } = &mut slots[*index as usize] else { return false };
+            live.is_listed = (!retries && live.is_blocked) || live.push(counters, news);
             live.is_listed
         });
     }

@@ -5,7 +5,6 @@ pub(crate) mod close;
 pub(crate) mod conn;
 pub(crate) mod flush;
 pub(crate) mod peer_pulse;
-pub(crate) mod pieces;
 pub(crate) mod poll;
 pub(crate) mod port;
 pub(crate) mod pulls;

@@ -183,7 +183,8 @@ impl VerbsPort {
                 let config = &self.gate.shared.config;
                 let limit = if conn.transfers_in_post {
                     posted_in_post = true;
-                    Limit { pieces: 1, piece_bytes: self.pieces.next_bytes(config) }
+                    let (long, short) = (config.bulk_piece_bytes, config.bulk_piece_in_post_bytes);
+                    Limit { pieces: 1, piece_bytes: self.pieces.next_bytes(long, short) }
                 } else {
                     Limit { pieces: u32::MAX, piece_bytes: config.bulk_piece_bytes }
                 };

@@ -18,6 +18,7 @@ use crate::{
     PortError, Position, Pulse, Refused, Staged, Time, Violation,
     kernel::{system, system_io},
     mem::{Run, RxFrame, run::IN_RING},
+    pieces::Pieces,
     provider::{Port, Wait},
     sync::doorbell::{Doorbell, Waker},
     verbs::{
@@ -25,7 +26,6 @@ use crate::{
         data::{
             close::Step,
             conn::Conn,
-            pieces::Pieces,
             pulls::What,
             rx::Begun,
             table::{Owing, Slot, conn_in, list_once, open_in},

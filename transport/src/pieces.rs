@@ -1,8 +1,6 @@
-//! How long the pieces of bulk are where the post itself moves the bytes: nothing else of the worker moves meanwhile.
+//! How long the pieces of bulk are where the call that posts one moves its bytes: nothing else of the worker moves meanwhile.
 
-use crate::PortConfig;
-
-/// Short pieces in a row beside which nothing but bulk came, until the next are long: by default 1 MiB.
+/// Short pieces in a row beside which nothing but bulk came, until the next are long.
 const ALONE: u32 = 16;
 
 /// Short while somebody else has something to say, long when bulk is alone.
@@ -22,15 +20,15 @@ impl Pieces {
     }
 
     /// What one of them offered is pulled.
+    #[cfg(any(feature = "verbs", test))]
     pub(crate) fn pulled(&mut self) {
         self.others -= 1;
     }
 
-    /// Bytes of the next piece, which is posted now.
-    pub(crate) fn next_bytes(&mut self, config: &PortConfig) -> u32 {
+    /// Bytes of the next piece, which is posted now: `long`, or `short` if that is less.
+    pub(crate) fn next_bytes(&mut self, long: u32, short: u32) -> u32 {
         let is_alone = std::mem::take(&mut self.others) == 0;
         self.alone = if is_alone { (self.alone + 1).min(ALONE) } else { 0 };
-        let (long, short) = (config.bulk_piece_bytes, config.bulk_piece_in_post_bytes);
         if self.alone == ALONE { long } else { long.min(short) }
     }
 }
@@ -44,11 +42,10 @@ mod tests {
 
     /// Lengths of pieces before which so many other frames and offers came.
     fn lengths(pieces: &mut Pieces, came: impl IntoIterator<Item = (u32, u32)>) -> Vec<u32> {
-        let config = PortConfig::default();
         let length = |(others, offers)| {
             pieces.came(others + offers);
             (0..offers).for_each(|_| pieces.pulled());
-            pieces.next_bytes(&config)
+            pieces.next_bytes(LONG, SHORT)
         };
         came.into_iter().map(length).collect()
     }
@@ -67,12 +64,7 @@ mod tests {
 
     #[test]
     fn the_lesser_of_the_two_lengths_holds() {
-        let config = |bulk_piece_bytes, bulk_piece_in_post_bytes| PortConfig {
-            bulk_piece_bytes,
-            bulk_piece_in_post_bytes,
-            ..PortConfig::default()
-        };
-        assert_eq!(Pieces::default().next_bytes(&config(16 << 10, SHORT)), 16 << 10);
-        assert_eq!(Pieces::default().next_bytes(&config(1 << 20, 1 << 20)), 1 << 20);
+        assert_eq!(Pieces::default().next_bytes(16 << 10, SHORT), 16 << 10);
+        assert_eq!(Pieces::default().next_bytes(1 << 20, 1 << 20), 1 << 20);
     }
 }
