@@ -42,6 +42,8 @@ pub(crate) enum Phase {
     TcpEpoll,
     /// The kernel's TCP over loopback, waited for by a call that blocks.
     TcpBlocking,
+    /// The kernel's TCP over loopback, one body for each call.
+    TcpSingle,
     /// The echo over a unix socket.
     Uds,
     /// The end.
@@ -49,7 +51,7 @@ pub(crate) enum Phase {
 }
 
 /// Every phase but the end, by its number in a word.
-const PHASES: [Phase; 12] = [
+const PHASES: [Phase; 13] = [
     Phase::Idle,
     Phase::Rest,
     Phase::Line,
@@ -62,6 +64,7 @@ const PHASES: [Phase; 12] = [
     Phase::Uds,
     Phase::TcpEpoll,
     Phase::TcpBlocking,
+    Phase::TcpSingle,
 ];
 
 impl Phase {

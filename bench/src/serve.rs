@@ -236,13 +236,14 @@ impl<P: Provider> Host<P> {
                 (Phase::Block, Some(plan)) => floors.block(word, plan.block, relax(plan))?,
                 (Phase::Test, Some(plan)) => self.test(floors, word, plan, plan.mode),
                 (Phase::Spin, Some(plan)) => self.test(floors, word, plan, Mode::Inline),
-                (phase @ (Phase::Tcp | Phase::TcpEpoll | Phase::TcpBlocking | Phase::Uds), Some(plan)) => {
+                // The rest are sockets.
+                (phase, Some(plan)) => {
                     let relax = (plan.mode == Mode::Inline).then(|| relax(plan));
                     let stream = self.beside.iter_mut().find(|stream| stream.phase() == phase);
                     let stream = stream.ok_or(BenchError::Wrong("no such socket"))?;
                     let go_on = || floors.is_still(word);
                     match plan.block {
-                        0 => stream.echo(relax, go_on)?,
+                        0 => stream.echo(plan.bytes, relax, go_on)?,
                         bytes => stream.read_blocks(bytes, relax, go_on)?,
                     }
                 }

@@ -45,6 +45,8 @@ pub(crate) enum Way {
     Tonic,
     /// tonic's own transport, HTTP/2 and all, over byte streams of gimmal.
     TonicStreams,
+    /// tonic's own transport as by `TonicStreams`, with one thread at either end.
+    TonicLocalStreams,
     /// tonic's stubs over gimmal's worker.
     TonicChannel,
     /// tonic's stubs over a driven client of gimmal.
@@ -79,9 +81,11 @@ pub(crate) enum Way {
 impl Way {
     /// Whether what carries it is a byte stream of gimmal.
     pub(crate) const fn is_over_streams(self) -> bool {
-        use Way::{StreamBlocks, StreamChunks, StreamEchoes, TarpcStreams, TonicStreams};
-        matches!(self, TarpcStreams | TonicStreams | StreamBlocks | StreamChunks | StreamEchoes)
-            || matches!(self, Self::StreamLocalChunks | Self::StreamLocalBlocks | Self::StreamLocalEchoes)
+        use Way::{StreamBlocks, StreamChunks, StreamEchoes, TarpcStreams, TonicLocalStreams, TonicStreams};
+        matches!(
+            self,
+            TarpcStreams | TonicStreams | TonicLocalStreams | StreamBlocks | StreamChunks | StreamEchoes
+        ) || matches!(self, Self::StreamLocalChunks | Self::StreamLocalBlocks | Self::StreamLocalEchoes)
     }
 
     pub(crate) const fn is_ours(self) -> bool {

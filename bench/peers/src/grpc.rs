@@ -122,6 +122,25 @@ pub(crate) async fn call(job: &Job) -> Result<Times> {
     echoes(channel, job).await
 }
 
+/// Echoes by tonic's own transport, over a byte stream that the calling thread moves, too.
+pub(crate) fn call_over_local_stream(job: &Job) -> Result<Times> {
+    driven(job, async |client| {
+        let (stream, call) = gimmal_io::open_local(&client, "peers");
+        drop(tokio::task::spawn_local(call));
+        let mut stream = Some(TokioIo::new(stream));
+        let connector = tower::service_fn(move |_: Uri| {
+            let stream = stream.take().ok_or_else(|| std::io::Error::other("the stream is over"));
+            std::future::ready(stream)
+        });
+        client
+            .run_until(async {
+                let endpoint = Endpoint::from_static("http://[::1]:1");
+                echoes(endpoint.connect_with_connector(connector).await?, job).await
+            })
+            .await
+    })
+}
+
 /// Echoes by the stub of a channel.
 async fn echoes<C>(channel: C, job: &Job) -> Result<Times>
 where

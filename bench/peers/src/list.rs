@@ -36,6 +36,7 @@ const DRIVEN: Case = Case::of(Way::Driven);
 const CHANNEL: Case = Case::of(Way::TonicChannel);
 const TONIC_DRIVEN: Case = Case::of(Way::TonicDriven);
 const TONIC_STREAMS: Case = Case::of(Way::TonicStreams);
+const TONIC_LOCAL_STREAMS: Case = Case::of(Way::TonicLocalStreams);
 const PIECES: Case = Case::of(Way::StreamEchoes);
 const CHUNKS: Case = Case::of(Way::StreamChunks).blocks();
 const LOCAL_PIECES: Case = Case::of(Way::StreamLocalEchoes);
@@ -68,6 +69,7 @@ const OVER_SHM: [Section; 3] = [
             line(Case::of(Way::TarpcStreams), BOTH, "tarpc over gimmal's byte streams, shm"),
             line(TONIC, BOTH, "tonic, unix socket"),
             line(TONIC_STREAMS, BOTH, "tonic over gimmal's byte streams, shm"),
+            line(TONIC_LOCAL_STREAMS, BOTH, "tonic over gimmal's byte streams, one thread at either end"),
             line(CHANNEL, BOTH, "tonic over gimmal, channel, shm"),
             line(TONIC_DRIVEN, BOTH, "tonic over gimmal, driven, shm"),
             line(Case::of(Way::TonicAlone), BOTH, "tonic in one process, no transport"),
@@ -122,6 +124,7 @@ const OVER_TCP: [Section; 5] = [
             line(Case::of(Way::TarpcStreams), BOTH, "tarpc over gimmal's byte streams"),
             line(TONIC, BOTH, "tonic"),
             line(TONIC_STREAMS, BOTH, "tonic over gimmal's byte streams"),
+            line(TONIC_LOCAL_STREAMS, BOTH, "tonic over gimmal's byte streams, one thread at either end"),
             line(CHANNEL, BOTH, "tonic over gimmal, channel"),
             line(CHANNEL.asleep(), BOTH, "tonic over gimmal, channel, without spinning"),
             line(TONIC_DRIVEN.spinning(), BOTH, "tonic over gimmal, driven, spinning"),
@@ -197,7 +200,7 @@ const HANDOFF: Case = Case::of(Way::Handoff);
 const THREADS: Case = Case::of(Way::Threads);
 const EXCHANGE: Case = Case::of(Way::Exchange);
 
-const OF_SHM: [Target; 29] = [
+const OF_SHM: [Target; 31] = [
     target(Case::of(Way::Flat).spinning(), Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(INLINE, Case::of(Way::Engine).spinning(), Bound::RoundTrip(1.25)),
     target(DRIVEN, TONIC, Bound::RoundTrip(1.0 / 20.0)),
@@ -216,6 +219,8 @@ const OF_SHM: [Target; 29] = [
     target(TONIC_DRIVEN, TONIC, Bound::Rate(8.0)),
     target(TONIC_STREAMS, TONIC, Bound::RoundTrip(1.0)),
     target(TONIC_STREAMS, TONIC, Bound::Rate(1.0)),
+    target(TONIC_LOCAL_STREAMS, TONIC, Bound::RoundTrip(1.0)),
+    target(TONIC_LOCAL_STREAMS, TONIC, Bound::Rate(1.0)),
     target(CHANNEL.large(), TONIC.large(), Bound::Rate(2.0)),
     target(TONIC_DRIVEN.large(), TONIC.large(), Bound::Rate(2.0)),
     target(CHUNKS, COPIES, Bound::Rate(0.8)),
@@ -229,7 +234,7 @@ const OF_SHM: [Target; 29] = [
     target(LOCAL_PIECES, DRIVEN, Bound::RoundTrip(1.5)),
 ];
 
-const OF_TCP: [Target; 21] = [
+const OF_TCP: [Target; 23] = [
     target(DRIVEN.spinning(), TARPC, Bound::RoundTrip(0.5)),
     target(DRIVEN.spinning(), TONIC, Bound::RoundTrip(0.25)),
     target(DRIVEN, TARPC, Bound::RoundTrip(0.7)),
@@ -245,6 +250,8 @@ const OF_TCP: [Target; 21] = [
     target(CHANNEL, TONIC, Bound::Rate(3.0)),
     target(TONIC_STREAMS, TONIC, Bound::RoundTrip(1.0)),
     target(TONIC_STREAMS, TONIC, Bound::Rate(1.0)),
+    target(TONIC_LOCAL_STREAMS, TONIC, Bound::RoundTrip(1.0)),
+    target(TONIC_LOCAL_STREAMS, TONIC, Bound::Rate(1.0)),
     target(CHANNEL.large(), TONIC.large(), Bound::Rate(2.0)),
     target(TONIC_DRIVEN.large(), TONIC.large(), Bound::Rate(2.0)),
     target(CHUNKS, IPERF3, Bound::Rate(0.6)),

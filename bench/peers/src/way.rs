@@ -128,6 +128,7 @@ fn call(job: &Job) -> Result<Times> {
         Way::Tarpc | Way::TarpcStreams => rpc::call(&runtime()?, job),
         Way::TarpcThreads => rpc::call(&many_threads()?, job),
         Way::Tonic | Way::TonicStreams => runtime()?.block_on(grpc::call(job)),
+        Way::TonicLocalStreams => grpc::call_over_local_stream(job),
         Way::TonicChannel => runtime()?.block_on(grpc::call_by_channel(job)),
         Way::TonicDriven => grpc::call_driven(job),
         Way::TonicAlone => grpc::call_alone(job),
@@ -174,7 +175,9 @@ pub(crate) fn serve(serve: Serve) -> Result<()> {
         Way::Exchange | Way::Copies => exchange::serve(&post),
         Way::Tarpc | Way::TarpcStreams => rpc::serve(&runtime()?, way, &post),
         Way::TarpcThreads => rpc::serve(&many_threads()?, way, &post),
-        Way::Tonic | Way::TonicStreams => runtime()?.block_on(grpc::serve(way, &post)),
+        Way::Tonic | Way::TonicStreams | Way::TonicLocalStreams => {
+            runtime()?.block_on(grpc::serve(way, &post))
+        }
         Way::TonicChannel | Way::TonicDriven | Way::TonicAlone => {
             runtime()?.block_on(grpc::serve_over_gimmal(&post))
         }

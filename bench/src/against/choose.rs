@@ -54,6 +54,7 @@ impl Choice<'_> {
                 Against::Tcp => meetings.push(Meeting::tcp(Kind::Plain)?),
                 Against::TcpEpoll => meetings.push(Meeting::tcp(Kind::Epoll)?),
                 Against::TcpBlocking => meetings.push(Meeting::tcp(Kind::Blocking)?),
+                Against::TcpSingle => meetings.push(Meeting::tcp(Kind::Single)?),
                 Against::Uds => meetings.push(Meeting::uds(folder)?),
                 _ => {}
             }
@@ -90,7 +91,8 @@ impl Choice<'_> {
                 Against::Libfabric => self.libfabric(&mut chosen),
                 Against::Perftest => self.perftest(&mut chosen),
                 Against::Iperf3 => self.iperf3(&mut chosen),
-                Against::Tcp | Against::TcpEpoll | Against::TcpBlocking | Against::Uds => {}
+                Against::Tcp | Against::TcpEpoll | Against::TcpBlocking => {}
+                Against::TcpSingle | Against::Uds => {}
             }
         }
         Ok(chosen)

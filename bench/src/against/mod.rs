@@ -35,6 +35,8 @@ pub enum Against {
     TcpEpoll,
     /// The kernel's TCP over loopback, waited for by a call that blocks.
     TcpBlocking,
+    /// The kernel's TCP over loopback, with no more than one message for each call to the kernel.
+    TcpSingle,
     /// A unix stream socket, by our own code.
     Uds,
     /// One stream of `iperf3`: bandwidth over TCP.

@@ -40,6 +40,8 @@ pub(crate) enum Waiting {
     Epoll(OwnedFd),
     /// A call that receives blocks, for a nap at most.
     Blocking,
+    /// As the mode says, and no call to the kernel moves more than one body.
+    Single,
 }
 
 /// One connected socket.
@@ -72,6 +74,7 @@ impl Stream {
         let waiting = match kind {
             Kind::Plain => Waiting::AsPlanned,
             Kind::Blocking => Waiting::Blocking,
+            Kind::Single => Waiting::Single,
             Kind::Epoll => {
                 let failed = BenchError::system::<rustix::io::Errno>("making an epoll set");
                 let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&failed)?;
@@ -102,6 +105,7 @@ impl Stream {
             Self::Tcp(_, Waiting::AsPlanned) => Phase::Tcp,
             Self::Tcp(_, Waiting::Epoll(_)) => Phase::TcpEpoll,
             Self::Tcp(_, Waiting::Blocking) => Phase::TcpBlocking,
+            Self::Tcp(_, Waiting::Single) => Phase::TcpSingle,
             Self::Uds(_) => Phase::Uds,
         }
     }
@@ -157,9 +161,19 @@ impl Stream {
         }
     }
 
-    /// The server's half: echoes until `go_on` returns false. `relax` of none sleeps.
-    pub(crate) fn echo(&mut self, relax: Option<Relax>, go_on: impl Fn() -> bool) -> Result<(), BenchError> {
-        let mut buffer = vec![0; 256 << 10];
+    /// How much of bodies of `bytes` one call receives, out of memory for `most`.
+    fn at_once(&self, bytes: usize, most: usize) -> usize {
+        if matches!(self, Self::Tcp(_, Waiting::Single)) { bytes.clamp(1, most) } else { most }
+    }
+
+    /// The server's half: echoes bodies of `bytes` until `go_on` returns false. `relax` of none sleeps.
+    pub(crate) fn echo(
+        &mut self,
+        bytes: usize,
+        relax: Option<Relax>,
+        go_on: impl Fn() -> bool,
+    ) -> Result<(), BenchError> {
+        let mut buffer = vec![0; self.at_once(bytes, 256 << 10)];
         let mut looks = 0u32;
         loop {
             let came = self.receive(&mut buffer)?;
@@ -228,11 +242,17 @@ pub(crate) enum Kind {
     Epoll,
     /// Waited for by a call that blocks.
     Blocking,
+    /// One body for each call to the kernel.
+    Single,
 }
 
 impl Kind {
-    const NAMES: [(&str, Self); 3] =
-        [("tcp", Self::Plain), ("tcp-epoll", Self::Epoll), ("tcp-blocking", Self::Blocking)];
+    const NAMES: [(&str, Self); 4] = [
+        ("tcp", Self::Plain),
+        ("tcp-epoll", Self::Epoll),
+        ("tcp-blocking", Self::Blocking),
+        ("tcp-single", Self::Single),
+    ];
 
     fn of(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(other, _)| *other == name).map(|(_, kind)| *kind)
@@ -329,7 +349,7 @@ impl Sockets {
         relax: Option<Relax>,
     ) -> Result<Self, BenchError> {
         let body = body(bytes.max(1));
-        let buffer = vec![0; body.len().max(64 << 10)];
+        let buffer = vec![0; stream.at_once(body.len(), body.len().max(64 << 10))];
         Ok(Self { stream, goal, body, buffer, window, relax, recorder: Recorder::new()? })
     }
 
@@ -405,6 +425,7 @@ impl Contender for Sockets {
             Stream::Tcp(_, Waiting::AsPlanned) => format!("kernel TCP, loopback, {how}"),
             Stream::Tcp(_, Waiting::Epoll(_)) => "kernel TCP, loopback, epoll".to_owned(),
             Stream::Tcp(_, Waiting::Blocking) => "kernel TCP, loopback, blocking".to_owned(),
+            Stream::Tcp(_, Waiting::Single) => format!("kernel TCP, loopback, {how}, not batched"),
             Stream::Uds(_) => format!("unix socket, {how}"),
         }
     }
@@ -477,7 +498,8 @@ mod tests {
     fn bytes_come_back_over_both_kinds_polled_and_sleeping() {
         let folder = tempfile::tempdir().unwrap();
         for relax in [Some(Relax::Yield), None] {
-            let tcp = [Kind::Plain, Kind::Epoll, Kind::Blocking].map(|kind| Meeting::tcp(kind).unwrap());
+            let tcp = [Kind::Plain, Kind::Epoll, Kind::Blocking, Kind::Single]
+                .map(|kind| Meeting::tcp(kind).unwrap());
             for meeting in tcp.into_iter().chain([Meeting::uds(folder.path()).unwrap()]) {
                 let place = meeting.place().unwrap();
                 let stop = AtomicBool::new(false);
@@ -485,7 +507,7 @@ mod tests {
                     scope.spawn(|| {
                         let mut stream = Stream::connect(&place).unwrap();
                         // It may see us go before it looks at `stop`.
-                        let _ = stream.echo(relax, || !stop.load(Ordering::Relaxed));
+                        let _ = stream.echo(100_000, relax, || !stop.load(Ordering::Relaxed));
                     });
                     let stream = meeting.accept().unwrap();
                     let mut sockets = Sockets::new(stream, Goal::Rate, 100_000, 8, relax).unwrap();
