@@ -22,8 +22,14 @@ use gimmal_engine::transport::{Loan, Time};
 
 use self::{waiting::Waiting, wires::Wires};
 use crate::{
-    copied, id::CallId, metadata::Metadata, method::Method, response::Response, stats::Counter,
-    stream::Lanes, wake::wake,
+    copied,
+    id::CallId,
+    metadata::Metadata,
+    method::Method,
+    response::Response,
+    stats::Counter,
+    stream::{Begun, Lanes, Streams},
+    wake::wake,
 };
 
 pub(crate) use call::{Call, State};
@@ -72,6 +78,12 @@ impl Calls {
     pub(crate) fn is_full_of_streams(&self) -> bool {
         let others = |call: &Call| matches!(call.state, State::Posted(_)) && call.lanes.is_none();
         self.waiting.len() == 0 && self.wires.next().is_none() && !self.slots.iter().any(others)
+    }
+
+    /// How many calls there are, with those that nobody has taken.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 
     /// Whether there is no call, not even one that nobody has taken.
@@ -126,7 +138,7 @@ impl Calls {
         &mut self,
         method: &'static Method,
         times: (Time, Time),
-        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        (loan, streams): (Option<Loan>, Option<Streams>),
         reply: Reply,
         keep: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<CallKey, (E, Reply)> {
@@ -136,7 +148,10 @@ impl Calls {
             self.free.push(index);
             return Err((error, reply));
         }
-        (call.loan, call.lanes) = (loan, lanes);
+        call.loan = loan;
+        if let Some(Streams::Made(lanes)) = streams {
+            call.lanes = Some(lanes);
+        }
         call.state = State::Waiting;
         let (key, call) = self.occupy(index, method, times);
         call.tell(key, reply);
@@ -192,6 +207,19 @@ impl Calls {
         let call = &mut self.slots[index as usize];
         let State::Posted(slot) = call.state else { return None };
         Some((self.wires.id(slot), call.lanes.as_deref_mut()?))
+    }
+
+    /// Whether the stream down of a call is to be made now.
+    pub(crate) fn may_begin(&self, index: u32) -> bool {
+        let call = &self.slots[index as usize];
+        call.lanes.is_none() && call.window > 0 && call.method.is_some_and(|method| method.streams_down)
+    }
+
+    /// Returns the stream down of a local call if it has begun, once.
+    #[inline]
+    pub(crate) fn take_begun(&mut self, key: CallKey) -> Option<Begun> {
+        let index = self.find(key)?;
+        self.slots[index as usize].begun.take()
     }
 
     /// Adds a local call that has ended.
@@ -385,7 +413,7 @@ impl Calls {
         if call.has_beside() {
             drop(call.let_go());
         }
-        call.response = None;
+        (call.response, call.begun) = (None, None);
         if let Some(responder) = call.reply.take().into_responder() {
             responder.defuse();
         }

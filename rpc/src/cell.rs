@@ -6,7 +6,8 @@
 //!   poll / wait ◄────────────── response ◄─────────  Responder::complete, wake
 //!   └► decode, back to the pool
 //! ```
-//! A cell gets exactly one response: completing consumes the responder, and dropping one completes it too.
+//! A cell gets exactly one response: completing consumes the responder, and dropping one completes it too. Before it comes the stream
+//! down of a call whose ends are made when an item comes, if one does.
 
 use std::{
     sync::{
@@ -38,7 +39,7 @@ pub(crate) struct CallCell<T = Response> {
 
 impl<T> CallCell<T> {
     pub(crate) fn new() -> Self {
-        Self { response: ArrayQueue::new(1), waker: AtomicWaker::new(), key: AtomicU64::new(0) }
+        Self { response: ArrayQueue::new(2), waker: AtomicWaker::new(), key: AtomicU64::new(0) }
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -52,6 +53,12 @@ impl<T> CallCell<T> {
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<T> {
         take_or_register(|| self.response.pop(), || self.waker.register(context.waker()))
             .map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Drops the response, and the stream before it, of a caller that is gone.
+    #[cold]
+    pub(crate) fn clear(&self) {
+        while self.response.pop().is_some() {}
     }
 
     /// Blocks the thread until the response is there; at most until `limit`, if there is one.
@@ -174,6 +181,13 @@ impl<T: Outcome> Responder<T> {
         self.put(response)
     }
 
+    /// Something comes before the response; the task that waits is left to be woken. `None`: nobody waits.
+    pub(crate) fn begin(&self, before: T) -> Option<Option<Waker>> {
+        let cell = self.0.as_ref().filter(|cell| Arc::strong_count(cell) > 1)?;
+        let _ = cell.response.push(before);
+        Some(cell.waker.take())
+    }
+
     /// The call never left this thread; the cell can be used again.
     pub(crate) fn defuse(mut self) {
         self.0 = None;
@@ -181,7 +195,7 @@ impl<T: Outcome> Responder<T> {
 
     fn put(&mut self, response: T) -> Option<Waker> {
         let cell = self.0.take()?;
-        // There is room: one response for each use of a cell.
+        // There is room: one response for each use of a cell, and one thing before it.
         let _ = cell.response.push(response);
         cell.waker.take()
     }
@@ -247,6 +261,21 @@ mod tests {
         });
         assert!(cell.wait(Instant::NEVER).unwrap().is_ok());
         worker.join().unwrap();
+    }
+
+    #[test]
+    fn what_comes_first_is_taken_first_and_not_told_to_nobody() {
+        let pool = Pool::new(2);
+        let cell = pool.cell();
+        let responder = Responder::new(&cell);
+        assert!(responder.begin(Response::owned(false, vec![1])).is_some());
+        responder.complete(Response::owned(false, vec![2]));
+        for first in [1, 2] {
+            assert_eq!(cell.wait(Instant::now()).unwrap().body.bytes(), [first]);
+        }
+        let responder = Responder::new(&cell);
+        drop(cell);
+        assert!(responder.begin(Response::nothing()).is_none(), "nobody has the cell");
     }
 
     #[test]

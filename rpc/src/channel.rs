@@ -20,7 +20,7 @@ use crate::{
     method::Method,
     output::{Fallible, Plain, WithLoan},
     response::{Body, Response, ResponseStatus},
-    stream::{Lanes, Tie},
+    stream::{Streams, Tie},
 };
 
 /// How long a call may take.
@@ -169,7 +169,7 @@ pub(crate) const SLEEP: Duration = Duration::from_secs(1);
 #[derive(Default, Debug)]
 pub struct Beside {
     pub(crate) loan: Option<Loan>,
-    pub(crate) lanes: Option<Box<Lanes>>,
+    pub(crate) streams: Option<Streams>,
 }
 
 impl Beside {
@@ -177,14 +177,14 @@ impl Beside {
     #[inline]
     #[must_use]
     pub const fn is_nothing(&self) -> bool {
-        self.loan.is_none() && self.lanes.is_none()
+        self.loan.is_none() && self.streams.is_none()
     }
 }
 
 impl From<Option<Loan>> for Beside {
     #[inline]
     fn from(loan: Option<Loan>) -> Self {
-        Self { loan, lanes: None }
+        Self { loan, streams: None }
     }
 }
 
@@ -247,6 +247,12 @@ pub trait Channel: Clone {
 pub trait Ticket: Unpin {
     /// Returns how the call ended, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response>;
+
+    /// As [`Ticket::poll`], of a call with [`Beside::down_later`]: when an item comes before the answer, returns the stream
+    /// ([`ResponseStatus::Begun`]), and the ticket has the answer still. A ticket around another hands it on.
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        self.poll(context)
+    }
 
     /// Blocks until the call ended.
     fn wait(&mut self) -> Response;
@@ -396,7 +402,7 @@ fn unread<T>() -> Result<T, DecodeError> {
 fn error_of<D, O: Received<D>>(status: ResponseStatus, body: &[u8]) -> CallError<O::Error> {
     match status {
         ResponseStatus::Failed(failure) => CallError::of(*failure),
-        ResponseStatus::Ok | ResponseStatus::Error => {
+        ResponseStatus::Ok | ResponseStatus::Error | ResponseStatus::Begun(_) => {
             O::error(body).map_or_else(CallError::undecoded, CallError::App)
         }
     }

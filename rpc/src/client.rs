@@ -30,9 +30,10 @@ use crate::{
     method::Method,
     ready::{Attempt, Ready},
     reconnect::{self, Line, Lined},
-    response::Response,
+    response::{Response, ResponseStatus},
     stats::Stats,
     status::Fate,
+    stream::Streams,
     workers::{self, WorkerSet, offer},
 };
 
@@ -210,7 +211,7 @@ impl Client {
         arguments: &A,
     ) -> WorkerCall {
         let inner = &self.inner;
-        let timeout = match &beside.lanes {
+        let timeout = match &beside.streams {
             None => options.resolve(inner.deadline),
             Some(_) => options.resolve_streams(),
         };
@@ -235,10 +236,12 @@ impl Client {
             handed.failed = Some(error);
             return handed;
         }
-        let Beside { loan, lanes } = beside;
+        let Beside { loan, streams } = beside;
+        let (lanes, is_later) = Streams::apart(streams);
         let cell = pool.cell();
         let responder = Responder::new(&cell);
-        match offer(&handle, Command::Call { conn, method, timeout, body, loan, flags, lanes, responder }) {
+        let call = Command::Call { conn, method, timeout, body, loan, flags, lanes, is_later, responder };
+        match offer(&handle, call) {
             Ok(()) => handed.cell = Some(cell),
             Err(Command::Call { responder, body, .. }) => {
                 responder.defuse();
@@ -279,7 +282,7 @@ impl Client {
             return Err(TransportError::Worker { why, fate: Fate::NotRun });
         };
         let max = self.inner.message_bytes_max;
-        let carries = beside.lanes.is_some() || beside.loan.as_ref().is_some_and(|loan| !loan.is_empty());
+        let carries = beside.streams.is_some() || beside.loan.as_ref().is_some_and(|loan| !loan.is_empty());
         if carries || method.is_oneway || max <= limit {
             return Err(TransportError::TooLarge { limit });
         }
@@ -314,10 +317,18 @@ impl fmt::Debug for WorkerCall {
 
 impl WorkerCall {
     fn ended(&mut self, response: Response) -> Response {
-        if let Some(cell) = self.cell.take() {
+        // Something comes yet where that was the beginning, and nobody asked for it.
+        let has_begun = matches!(response.status, ResponseStatus::Begun(_));
+        if let Some(cell) = self.cell.take().filter(|_| !has_begun) {
             self.inner.workers.pool().put_cell(cell);
         }
         response
+    }
+
+    /// As [`WorkerCall::ended`], where a task was woken.
+    fn came(&mut self, response: Response) -> Response {
+        self.inner.workers.woken.wake_all();
+        self.ended(response)
     }
 
     fn without_cell(&mut self) -> Response {
@@ -354,9 +365,13 @@ impl WorkerCall {
 
     fn cancel(&mut self) {
         if let Some(cell) = self.cell.take() {
-            // Lost when the inbox stays full: the call then goes on to its answer or its deadline. On another worker than it was
-            // made on, there is nothing to cancel.
-            let _ = offer(&self.inner.line.here().0, Command::Cancel(self.conn, cell));
+            // Lost when the inbox stays full: the call then goes on to its answer or its deadline, unless it has begun a stream, or
+            // does. On another worker than it was made on, there is nothing to cancel.
+            if let Err(Command::Cancel(_, cell)) =
+                offer(&self.inner.line.here().0, Command::Cancel(self.conn, cell))
+            {
+                cell.clear();
+            }
         }
     }
 
@@ -365,10 +380,7 @@ impl WorkerCall {
             return Poll::Ready(self.without_cell());
         };
         match cell.poll(context) {
-            Poll::Ready(response) => {
-                self.inner.workers.woken.wake_all();
-                Poll::Ready(self.ended(response))
-            }
+            Poll::Ready(response) => Poll::Ready(self.came(response)),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -378,6 +390,16 @@ impl Ticket for WorkerCall {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         let Self { inner, ready: Some(ready), .. } = self else { return self.poll_once(context) };
         ready.poll(context, |attempt| Self::attempt(inner, attempt))
+    }
+
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        let Some(cell) = &self.cell else { return self.poll(context) };
+        match cell.poll(context) {
+            // The answer comes into the same cell.
+            Poll::Ready(begun @ Response { status: ResponseStatus::Begun(_), .. }) => Poll::Ready(begun),
+            Poll::Ready(response) => Poll::Ready(self.came(response)),
+            Poll::Pending => Poll::Pending,
+        }
     }
 
     fn wait(&mut self) -> Response {

@@ -28,6 +28,8 @@ pub(crate) enum Command {
         loan: Option<Loan>,
         flags: Flags,
         lanes: Option<Box<Lanes>>,
+        /// See [`Streams::Later`](crate::stream::Streams::Later).
+        is_later: bool,
         responder: Responder,
     },
     /// Nobody waits for the call of this cell any more.

@@ -157,7 +157,7 @@ pub mod __macro {
         channel::{Beside, Received},
         codec::{Compose, DecodeError, Encode},
         shape::Field,
-        stream::{Lane, Lanes, lanes},
+        stream::{Lane, Lanes, Streams, lanes},
     };
     pub use crate::{
         bytes::{Bytes, InOnePiece, PlainBytes},
@@ -250,7 +250,7 @@ pub mod __macro {
         arguments: &impl Compose,
     ) -> StreamCall<C, D, O> {
         let streams = ends.0.tie();
-        let beside = Beside { loan: None, lanes: Some(Box::new(ends.0)) };
+        let beside = Beside { loan: None, streams: Some(Streams::Made(Box::new(ends.0))) };
         StreamCall::with_streams(channel.start(method, options, beside, arguments), streams)
     }
 

@@ -16,6 +16,7 @@ use crate::{
     error::{CallError, TransportError},
     metadata::Metadata,
     status::{Fate, Status},
+    stream::Begun,
 };
 
 /// Why a call ended without its method's value and without its method's error.
@@ -30,6 +31,9 @@ pub enum ResponseStatus {
     Error,
     /// Nothing: the call ended without either.
     Failed(Box<Failure>),
+    /// Nothing yet: items come before the answer, for which the ticket is asked again. Only
+    /// [`poll_first`](crate::channel::Ticket::poll_first) returns this.
+    Begun(Box<Begun>),
 }
 
 /// The bytes of a [`Response`].
@@ -98,7 +102,7 @@ impl Response {
     pub fn failure(&self) -> Option<&Failure> {
         match &self.status {
             ResponseStatus::Failed(failure) => Some(failure),
-            ResponseStatus::Ok | ResponseStatus::Error => None,
+            ResponseStatus::Ok | ResponseStatus::Error | ResponseStatus::Begun(_) => None,
         }
     }
 
@@ -107,6 +111,12 @@ impl Response {
     pub(crate) fn taken() -> Self {
         let why = "the outcome was taken already";
         TransportError::Worker { why, fate: Fate::MaybeRan }.into()
+    }
+}
+
+impl From<Begun> for Response {
+    fn from(begun: Begun) -> Self {
+        Self::new(ResponseStatus::Begun(Box::new(begun)), Body::Owned(Vec::new()))
     }
 }
 

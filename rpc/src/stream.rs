@@ -38,6 +38,7 @@ use crate::{
     here,
 };
 
+mod begun;
 mod bytes;
 mod encoder;
 mod ends;
@@ -49,13 +50,15 @@ mod lanes;
 mod sink;
 mod window;
 
+pub use begun::Begun;
+pub(crate) use begun::Streams;
 pub use bytes::{ByteSink, ByteStream};
 pub(crate) use encoder::Encoder;
 pub use ends::{CallerEnds, caller_ends};
 use items::{Apart, Items, Look, Popped};
 pub(crate) use lane::{Home, Lane, Lending, Mover, Owner, State};
 pub use lanes::{Lanes, Tie};
-pub(crate) use lanes::{Offered, Owed, lanes, lanes_of_callee};
+pub(crate) use lanes::{Offered, Owed, lanes, lanes_begun, lanes_of_callee};
 pub use sink::Sink;
 pub use window::Kept;
 pub(crate) use window::{Budget, WINDOW_MAX, WINDOW_MIN};

@@ -153,6 +153,8 @@ fn ended(
     let body = response.body.bytes();
     match response.status {
         ResponseStatus::Failed(failure) => Err(failure.to_string().into()),
+        // Of a call whose stream is made later, which these are not.
+        ResponseStatus::Begun(_) => Err(unread.into()),
         ResponseStatus::Error => {
             let error = shown(true, body).ok_or(unread)?;
             refused(&error, given.is_whole.then(|| json!({ "error": error, "metadata": metadata })))

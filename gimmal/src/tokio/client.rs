@@ -308,6 +308,14 @@ impl Ticket for LocalCall {
     }
 
     #[inline]
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        match &mut self.0 {
+            Stage::Started(call) => call.poll_first(context),
+            Stage::Waiting(_) => self.poll(context),
+        }
+    }
+
+    #[inline]
     fn wait(&mut self) -> Response {
         match &mut self.0 {
             Stage::Started(call) => call.wait(),

@@ -210,6 +210,7 @@ pub(crate) fn bytes_of(response: Response, recycle: impl FnOnce(Vec<u8>)) -> Res
             Err(Error::Aborted(String::from_utf8_lossy(response.body.bytes()).into_owned()))
         }
         ResponseStatus::Failed(failure) => Err(Error::Call(*failure)),
+        ResponseStatus::Begun(_) => Err(Error::Malformed("a second response")),
     }
 }
 

@@ -14,7 +14,7 @@ use gimmal_rpc::{
     CallOptions, Code, Fate, ReadError, Status, Stream, TransportError,
     channel::{Beside, Ticket as _},
     engine::transport::Instant,
-    response::Failure,
+    response::{Failure, ResponseStatus},
     stream::{CallerEnds, Tie, caller_ends},
 };
 use http::{Method, Request, Response, request, response};
@@ -104,8 +104,8 @@ enum State<C: Carrier> {
     /// Waits for a connection.
     Connecting(C::Ticket),
     Open(Open<C>),
-    /// Its items are over, and the answer says how.
-    Ending(C::Ticket),
+    /// The answer comes next, or says that its items begin.
+    Answering(C::Ticket),
     Over,
 }
 
@@ -221,22 +221,23 @@ where
             return Err(Error::HeadTooLarge);
         }
         let fits = gathered.is_whole && gathered.bytes + heads <= room;
-        let (beside, mut ends) = caller_ends::<Wire, Piece, Item>(!fits);
-        let none = Pieces::default();
-        let (data, trailers) =
-            if fits { (&gathered.data, gathered.trailers.as_ref()) } else { (&none, None) };
-        let asked = Asked { parts: &self.parts, data, trailers };
-        let method = &METHODS[if fits { CALL } else { EXCHANGE }];
-        let ticket = self.client.channel.start(method, &self.options(None), beside, &asked);
-        let mut failed = None;
+        let (channel, options) = (&self.client.channel, self.options(None));
         if fits {
+            let (data, trailers) = (&gathered.data, gathered.trailers.as_ref());
+            let asked = Asked { parts: &self.parts, data, trailers };
+            let ticket = channel.start(&METHODS[CALL], &options, Beside::down_later(), &asked);
             self.gathered = Some(gathered);
-        } else if let Some(sink) = ends.up.take() {
-            let (sender, receiver) = oneshot::channel();
-            failed = Some(receiver);
-            self.upload(gathered, limit, sink, sender);
+            return Ok(State::Answering(ticket));
         }
-        let CallerEnds { down, tie, .. } = ends;
+        let (beside, ends) = caller_ends::<Wire, Piece, Item>(true);
+        let asked = Asked { parts: &self.parts, data: &Pieces::default(), trailers: None };
+        let ticket = channel.start(&METHODS[EXCHANGE], &options, beside, &asked);
+        let CallerEnds { up, down, tie } = ends;
+        let failed = up.map(|sink| {
+            let (sender, receiver) = oneshot::channel();
+            self.upload(gathered, limit, sink, sender);
+            receiver
+        });
         Ok(State::Open(Open { down, tie, ticket, failed }))
     }
 
@@ -338,15 +339,20 @@ where
                                 // The call has ended: nothing is left to give up.
                                 open.tie.loosen();
                             }
-                            this.state = State::Ending(open.ticket);
+                            this.state = State::Answering(open.ticket);
                         }
                     }
                 }
-                State::Ending(ticket) => {
-                    let ended = ready!(ticket.poll(context));
-                    let State::Ending(mut ticket) = mem::replace(&mut this.state, State::Over) else {
+                State::Answering(ticket) => {
+                    let ended = ready!(ticket.poll_first(context));
+                    let State::Answering(mut ticket) = mem::replace(&mut this.state, State::Over) else {
                         continue;
                     };
+                    if let ResponseStatus::Begun(begun) = ended.status {
+                        let (down, tie) = begun.ends::<Wire, Item>();
+                        this.state = State::Open(Open { down, tie, ticket, failed: None });
+                        continue;
+                    }
                     let may_repeat = this.gathered.is_some() && this.attempts < ATTEMPTS;
                     if may_repeat && ended.failure().is_some_and(is_worth_another) {
                         this.state = State::Begin;

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -152,19 +153,17 @@ where
     ) -> Result<(), Status> {
         let running = self.enter();
         let up = if method == EXCHANGE { Some(seat.stream::<Wire, Item>()?) } else { None };
-        let down = seat.sink::<Wire, Piece>()?;
+        let mut down = seat.sink::<Wire, Piece>()?;
         let limit = (cx.negotiated().frame_bytes_max as usize).saturating_sub(FRAME_BYTES + BESIDE);
-        let request = match &running {
+        let mut request = match &running {
             Some(_) => self.read(&cx, arguments, up),
             None => Err(StatusCode::SERVICE_UNAVAILABLE),
         };
-        let service = self.service.clone();
+        let mut service = self.service.clone();
         seat.put::<Wire, _>(async move {
             let _running = running;
-            let answered = match request {
-                Ok(request) => answer(service, request, down, limit).await,
-                Err(refused) => Ok(empty(refused)),
-            };
+            // Lent: a future has a place for what it is given, and another for what it makes of it, and it is moved with both.
+            let answered = answer(&mut service, &mut request, &mut down, limit).await;
             Fallible(answered.map(Plain).map_err(|error| Broken(error.to_string())))
         });
         Ok(())
@@ -179,9 +178,9 @@ fn empty(status: StatusCode) -> Answered {
 }
 
 async fn answer<S, R>(
-    mut service: S,
-    request: Request<Body>,
-    down: Sink<Piece>,
+    service: &mut S,
+    request: &mut Result<Request<Body>, StatusCode>,
+    down: &mut Sink<Piece>,
     limit: usize,
 ) -> Result<Answered, BoxError>
 where
@@ -189,8 +188,14 @@ where
     S::Error: Into<BoxError>,
     R: http_body::Body<Error: Into<BoxError>>,
 {
+    if request.is_ok() {
+        poll_fn(|context| service.poll_ready(context)).await.map_err(Into::into)?;
+    }
+    let request = match mem::replace(request, Err(StatusCode::OK)) {
+        Ok(request) => request,
+        Err(refused) => return Ok(empty(refused)),
+    };
     let method = request.method().clone();
-    poll_fn(|context| service.poll_ready(context)).await.map_err(Into::into)?;
     let response = service.call(request).await.map_err(Into::into)?;
     let (mut parts, body) = response.into_parts();
     if parts.status.is_informational() {
@@ -213,7 +218,7 @@ where
 async fn respond<R>(
     parts: response::Parts,
     body: R,
-    down: Sink<Piece>,
+    down: &mut Sink<Piece>,
     (heads, limit): (usize, usize),
 ) -> Result<Answered, BoxError>
 where
@@ -242,7 +247,7 @@ async fn stream<R>(
     parts: response::Parts,
     body: Pin<&mut R>,
     gathered: Gathered,
-    mut down: Sink<Piece>,
+    down: &mut Sink<Piece>,
     limit: usize,
 ) -> Result<Answered, BoxError>
 where
@@ -252,7 +257,7 @@ where
         return Ok(Answered::End(None));
     }
     let mut pumped = Pumped::new(body, gathered, limit);
-    match poll_fn(|context| pumped.poll(context, &mut down)).await {
+    match poll_fn(|context| pumped.poll(context, down)).await {
         Sent::Whole(trailers) => {
             trailing(trailers.as_ref())?;
             Ok(Answered::End(trailers))

@@ -37,7 +37,7 @@ where
 }
 
 #[test]
-fn a_call_takes_9_allocations_above_those_of_tonic() {
+fn a_call_takes_8_allocations_above_those_of_tonic() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default()).unwrap();
     let alone = each(&runtime, DemoServer::new(Seen::default()));
@@ -56,7 +56,7 @@ fn a_call_takes_9_allocations_above_those_of_tonic() {
     assert!(alone > 10.0, "{alone} allocations of tonic's own");
     // The blocks of small messages are a few in all calls together.
     let above = over - alone;
-    assert!((8.9..9.1).contains(&above), "{above}: docs/grpc.md says how many, and of what");
+    assert!((7.9..8.1).contains(&above), "{above}: docs/grpc.md says how many, and of what");
     stop.send(()).unwrap();
     assert!(runtime.block_on(serving).unwrap().unwrap());
 }

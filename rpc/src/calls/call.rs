@@ -1,12 +1,19 @@
 //! One call of the table.
 
+use std::task::Waker;
+
 use gimmal_engine::{
     RemoteBulk,
     transport::{Loan, Time},
 };
 
 use super::{CallKey, Reply};
-use crate::{frame::Flags, method::Method, response::Response, stream::Lanes};
+use crate::{
+    frame::Flags,
+    method::Method,
+    response::Response,
+    stream::{Begun, Lanes, Streams},
+};
 
 /// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +54,10 @@ pub(crate) struct Call {
     /// How a local call ended; `None` with `Done`: with the bytes in `body`.
     pub(super) response: Option<Response>,
     pub(crate) offer: Option<RemoteBulk>,
+    /// What may come at first by the stream down that is made when something does; 0: none is.
+    pub(crate) window: u32,
+    /// That stream, for the worker's own thread to take.
+    pub(super) begun: Option<Begun>,
 }
 
 // Whatever a call without a loan, streams and waiting touches is in one line, but for whether it has any.
@@ -69,6 +80,8 @@ impl Call {
             flags: Flags::NONE,
             response: None,
             offer: None,
+            window: 0,
+            begun: None,
         }
     }
 
@@ -84,6 +97,34 @@ impl Call {
     #[inline(always)]
     pub(crate) const fn reply_by(&mut self, reply: Reply) {
         std::mem::forget(std::mem::replace(&mut self.reply, reply));
+    }
+
+    /// Takes its streams; whether they are there already. `window` as in [`Call::expect_begin`].
+    #[inline]
+    pub(crate) fn stream_by(&mut self, streams: Streams, window: u32) -> bool {
+        match streams {
+            Streams::Made(lanes) => self.lanes = Some(lanes),
+            Streams::Later => self.expect_begin(window),
+        }
+        self.lanes.is_some()
+    }
+
+    /// Its stream down is made when something comes, of which there may be so much at first.
+    pub(crate) fn expect_begin(&mut self, window: u32) {
+        (self.window, self.begun) = (window, None);
+    }
+
+    /// Its stream down begins: who waits is told, and to be woken. `None`: nobody waits.
+    pub(crate) fn begin(&mut self, lanes: Lanes, begun: Begun) -> Option<Option<Waker>> {
+        self.lanes = Some(Box::new(lanes));
+        match self.reply.responder() {
+            Some(responder) => responder.begin(begun.into()),
+            None => {
+                self.begun = Some(begun);
+                self.reply.wake();
+                Some(None)
+            }
+        }
     }
 
     /// Whether something went beside its request.

@@ -1,7 +1,11 @@
 use gimmal_engine::transport::Instant;
 
 use super::*;
-use crate::{method::MethodKind, status::Status};
+use crate::{
+    method::MethodKind,
+    status::Status,
+    stream::{Budget, lanes_begun},
+};
 
 static METHOD: Method = Method::new("Test", "call", "()", "raw", MethodKind::Raw);
 const MANY: u32 = 50_000;
@@ -61,5 +65,33 @@ fn a_pass_of_ends_knows_the_next_deadline() {
             finish(&mut calls, index);
         }
         assert_eq!((found, calls.next_deadline()), (expired, Time(next)));
+    }
+}
+
+static DOWN: Method = Method::new("Test", "down", "()", "raw", MethodKind::Async).with_streams(false, true);
+
+#[test]
+fn a_stream_that_begins_late_comes_before_the_answer_and_to_its_own_call() {
+    let (mut calls, budget) = (Calls::new(1, 1), Budget::new(4 << 10, 1 << 20, 1000));
+    for is_read in [true, false, true, false] {
+        let id = calls.next_wire().unwrap();
+        let (key, call) = calls.insert(id, &DOWN, (Time(0), Time::NEVER));
+        call.expect_begin(budget.offer(0));
+        let index = key.index();
+        assert!(calls.may_begin(index) && calls.take_begun(key).is_none());
+        let lanes = lanes_begun(&budget, 4 << 10);
+        let down = Begun::of(&lanes).unwrap();
+        assert!(calls.call(index).begin(lanes, down).is_some() && !calls.may_begin(index), "once");
+        if is_read {
+            assert_eq!(calls.answered(id), Some(index));
+            assert!(calls.finish(index, Response::nothing()).is_none());
+            assert!(calls.take_begun(key).is_some() && calls.take_begun(key).is_none());
+            assert!(calls.take(key, &Cell::default()).is_some());
+        } else {
+            // Nobody has looked.
+            assert_eq!(calls.forget(key), Some(State::Posted(id.slot)));
+            calls.cancel_left();
+        }
+        assert_eq!((calls.take_begun(key).is_none(), budget.left()), (true, 1 << 20));
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     route::{Opened, Route},
     service::Registry,
     stats::{Counters, Stats},
-    stream::Lanes,
+    stream::Streams,
     timeout::Timeout,
     workers,
 };
@@ -268,10 +268,10 @@ impl LocalConn {
         self: &Rc<Self>,
         method: &'static Method,
         options: &CallOptions,
-        Beside { mut loan, lanes }: Beside,
+        Beside { mut loan, streams }: Beside,
         arguments: &A,
     ) -> LocalCall {
-        let beside = (&mut loan, lanes);
+        let beside = (&mut loan, streams);
         match options.noted(method) {
             None => self.begin(method, options, beside, Fresh::<_, Accompanied>::on(arguments)),
             Some(metadata) => {
@@ -287,7 +287,7 @@ impl LocalConn {
         self: &Rc<Self>,
         method: &'static Method,
         options: &CallOptions,
-        beside: (&mut Option<Loan>, Option<Box<Lanes>>),
+        beside: (&mut Option<Loan>, Option<Streams>),
         source: impl Source,
     ) -> LocalCall {
         let timeout = match &beside.1 {
@@ -400,7 +400,7 @@ struct Begin<'a, S> {
     method: &'static Method,
     timeout: Timeout,
     source: S,
-    beside: (&'a mut Option<Loan>, Option<Box<Lanes>>),
+    beside: (&'a mut Option<Loan>, Option<Streams>),
 }
 
 impl<S: Source> Act<Node> for Begin<'_, S> {
@@ -516,6 +516,17 @@ impl Ticket for LocalCall {
                 Poll::Pending
             }
         }
+    }
+
+    #[inline]
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        let local = &*self.local;
+        if let Some(key) = self.key()
+            && let Some(begun) = local.turns.borrow_mut().app_mut().take_begun(local.conn(), key)
+        {
+            return Poll::Ready(begun.into());
+        }
+        self.poll(context)
     }
 
     #[inline(always)]

@@ -22,7 +22,7 @@ use crate::{
     method::Method,
     response::Response,
     status::{Code, Fate, Status},
-    stream::Lanes,
+    stream::Streams,
     timeout::Timeout,
 };
 
@@ -53,10 +53,10 @@ impl Node {
         method: &'static Method,
         timeout: Option<Duration>,
         source: impl Source,
-        (mut loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        (mut loan, streams): (Option<Loan>, Option<Streams>),
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
-        self.begin(io, conn, method, timeout.into(), source, (&mut loan, lanes), reply)
+        self.begin(io, conn, method, timeout.into(), source, (&mut loan, streams), reply)
     }
 
     /// Starts a call. Whatever happens to it, `reply` hears exactly once; a local one is found under the key. The loan is
@@ -70,7 +70,7 @@ impl Node {
         method: &'static Method,
         timeout: Timeout,
         source: impl Source,
-        (loan, mut lanes): (&mut Option<Loan>, Option<Box<Lanes>>),
+        (loan, mut streams): (&mut Option<Loan>, Option<Streams>),
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
         self.counters.calls.increment();
@@ -86,7 +86,8 @@ impl Node {
         if !here.calls.is_queued()
             && let Some(id) = here.calls.next_wire()
         {
-            let window = lanes.as_mut().map_or(0, |lanes| lanes.open(&here.home.budget));
+            let window =
+                streams.as_mut().map_or(0, |streams| streams.open(&here.home.budget, here.calls.len()));
             let head = RequestHead::new(method, timeout.us(), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { source.flags() };
@@ -106,8 +107,9 @@ impl Node {
                         call.tell(key, reply);
                     }
                     source.left(&mut call.body);
-                    if lanes.is_some() {
-                        call.lanes = lanes;
+                    if let Some(streams) = streams
+                        && call.stream_by(streams, window)
+                    {
                         here.streams_seen = true;
                         self.bind_call(io, conn, key);
                     }
@@ -115,7 +117,7 @@ impl Node {
                 }
                 Err(Unsent::Never(error)) => return self.refuse(reply, error),
                 Err(Unsent::TooLarge(limit)) => {
-                    let plain = is_plain(loan.as_ref(), lanes.is_some());
+                    let plain = is_plain(loan.as_ref(), streams.is_some());
                     return self.start_large(
                         io,
                         conn,
@@ -129,7 +131,7 @@ impl Node {
                 Err(Unsent::Blocked) => {}
             }
         }
-        self.start_later(io, conn, method, times, source, (loan.take(), lanes), reply)
+        self.start_later(io, conn, method, times, source, (loan.take(), streams), reply)
     }
 
     /// There is no such connection any more.
@@ -149,14 +151,14 @@ impl Node {
         method: &'static Method,
         times: (Time, Time),
         mut source: impl Source,
-        loan: (Option<Loan>, Option<Box<Lanes>>),
+        loan: (Option<Loan>, Option<Streams>),
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
         let limit = arguments_max(io, conn, loan.0.as_ref());
         let (streams, flags) = (loan.1.is_some(), source.flags());
         let plain = is_plain(loan.0.as_ref(), streams);
         let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
-        let Some(Conn { calls, streams_seen, has_warned, .. }) = here else {
+        let Some(Conn { calls, home, streams_seen, has_warned, .. }) = here else {
             let waiting = self.limits.waiting_max;
             return self.refuse(reply, TransportError::Full { waiting });
         };
@@ -170,6 +172,7 @@ impl Node {
                 );
             }
         }
+        let window = if matches!(loan.1, Some(Streams::Later)) { home.budget.offer(calls.len()) } else { 0 };
         match calls.insert_waiting(method, times, loan, reply, |body| source.keep(body, limit)) {
             Err((EncodeError::Full, reply)) => {
                 let timeout = left(times.1, io.now());
@@ -177,7 +180,9 @@ impl Node {
             }
             Err((error, reply)) => self.refuse(reply, TransportError::Encode(error)),
             Ok(key) => {
-                calls.call(key.index()).flags = flags;
+                let call = calls.call(key.index());
+                call.flags = flags;
+                call.expect_begin(window);
                 self.calls_live += 1;
                 self.next_deadline = self.next_deadline.min(times.1);
                 *streams_seen |= streams;
@@ -218,7 +223,7 @@ impl Node {
             && let Some(method) = call.method
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
-            let window = call.lanes.as_mut().map_or(0, |lanes| lanes.open(&here.home.budget));
+            let window = call.lanes.as_mut().map_or(call.window, |lanes| lanes.open(&here.home.budget));
             let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { call.flags };

@@ -83,7 +83,7 @@ use crate::{
     shared::{Enrolled, Shared},
     stats::Counters,
     status::Fate,
-    stream::{Home, Lane, Owner},
+    stream::{Begun, Home, Lane, Owner, Streams},
     task::Seat,
     wake::Waking,
 };
@@ -238,6 +238,15 @@ impl Node {
         match self.conns.get_mut(conn) {
             Some(here) => here.calls.take(key, spare),
             None => self.take_closed(conn, |calls| calls.take(key, spare)),
+        }
+    }
+
+    /// Returns the stream down of a call that this thread made, if it has begun, once.
+    #[inline]
+    pub(crate) fn take_begun(&mut self, conn: ConnId, key: CallKey) -> Option<Begun> {
+        match self.conns.get_mut(conn) {
+            Some(here) => here.calls.take_begun(key),
+            None => self.take_closed(conn, |calls| calls.take_begun(key)),
         }
     }
 
@@ -473,8 +482,9 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, flags, lanes, responder } => {
-                let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
+            Command::Call { conn, method, timeout, body, loan, flags, lanes, is_later, responder } => {
+                let streams = Streams::of(lanes, is_later);
+                let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, streams));
                 let conn = self.successor(conn);
                 // The cell is told if it failed.
                 let _ = if flags.has(Flags::LARGE) {

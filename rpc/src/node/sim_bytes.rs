@@ -30,7 +30,7 @@ use crate::{
     codec::{Encoded, Postcard},
     config::Config,
     stats::{Counters, Stats},
-    stream::{ByteSink, ByteStream, Tie, Woken, lanes},
+    stream::{ByteSink, ByteStream, Streams, Tie, Woken, lanes},
 };
 
 const STREAMS: u32 = 16;
@@ -241,7 +241,7 @@ impl Run {
         let (conn, method) = (self.conn, &__pipes_methods()[0]);
         let value = Encoded::<Postcard, _>::new(&arguments);
         let started = self.client.with(|node, io| {
-            let streams = (None, Some(Box::new(ends)));
+            let streams = (None, Some(Streams::Made(Box::new(ends))));
             let timeout = Some(Duration::from_secs(5));
             node.start(io, conn, method, timeout, Fresh::new(&value), streams, Reply::Local)
         });

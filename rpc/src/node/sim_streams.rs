@@ -31,7 +31,7 @@ use crate::{
     config::Config,
     response::ResponseStatus,
     stats::{Counters, Stats},
-    stream::{Tie, Woken, lanes},
+    stream::{Streams, Tie, Woken, lanes},
 };
 
 /// A number, and bytes that it says: some numbers have more than a message holds.
@@ -155,7 +155,7 @@ impl Run {
         let value = Encoded::<Postcard, _>::new(&arguments);
         let (conn, method) = (self.conn, &__relay_methods()[0]);
         let started = self.client.with(|node, io| {
-            let streams = (None, Some(Box::new(ends)));
+            let streams = (None, Some(Streams::Made(Box::new(ends))));
             let timeout = Some(Duration::from_secs(5));
             node.start(io, conn, method, timeout, Fresh::new(&value), streams, Reply::Local)
         });
@@ -218,7 +218,7 @@ impl Run {
                 stream.answer = Some(match taken.status {
                     ResponseStatus::Ok => Answer::Good(Postcard::decode(body).unwrap()),
                     ResponseStatus::Error => Answer::GivenUp(Postcard::decode(body).unwrap()),
-                    ResponseStatus::Failed(_) => Answer::None,
+                    ResponseStatus::Failed(_) | ResponseStatus::Begun(_) => Answer::None,
                 });
             } else if stream.tie.is_none() && stream.answer.is_none() {
                 stream.answer = Some(Answer::None);

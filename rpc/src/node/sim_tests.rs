@@ -446,7 +446,7 @@ fn judge(number: u32, at: usize, response: Response) -> Result<(), Fate> {
             assert!(response.lent.is_none_or(|bulk| bulk.len() == bytes(number)));
             Ok(())
         }
-        ResponseStatus::Error => panic!("an error, of a method that has none"),
+        ResponseStatus::Error | ResponseStatus::Begun(_) => panic!("an error, of a method that has none"),
         ResponseStatus::Failed(failure) => {
             if let CallError::Mismatch(it) = &*failure {
                 let theirs = &it.theirs;

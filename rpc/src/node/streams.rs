@@ -26,8 +26,9 @@ use crate::{
     service::Entry,
     stats::Counters,
     status::{Code, Fate, Status},
-    stream::{self, Lane, Lanes, Offered, Owed, Owner, lanes_of_callee},
+    stream::{self, Begun, Lane, Lanes, Offered, Owed, Owner, lanes_begun, lanes_of_callee},
     task::BoxTask,
+    wake::Waking,
 };
 
 /// Lanes looked at in one turn.
@@ -277,6 +278,11 @@ impl Node {
                 return Ok(());
             };
             let key = here.calls.key(index);
+            if here.calls.may_begin(index) && !begin_down(here, index, &mut self.waking) {
+                decline(io, conn, bulk);
+                self.cancel(io, conn, key);
+                return Ok(());
+            }
             let lanes = here.calls.call(index).lanes.as_mut();
             let wanted = handle(lanes.ok_or(NO_STREAMS)?, &arrived)?;
             self.bring(io, conn, wanted, bulk);
@@ -385,6 +391,19 @@ struct Arrived<'a> {
 }
 
 const NO_STREAMS: Violation = broken("a stream of a call that has none");
+
+/// Something comes by the stream down of a call, which is made now. `false`: nobody waits for the call.
+#[cold]
+fn begin_down(here: &mut Conn, index: u32, waking: &mut Waking) -> bool {
+    let owner = Owner::Caller(here.calls.key(index).bits());
+    let call = here.calls.call(index);
+    let lanes = lanes_begun(&here.home.budget, call.window);
+    lanes.bind(&here.home, owner);
+    let Some(begun) = Begun::of(&lanes) else { return false };
+    here.streams_seen = true;
+    let told = call.begin(lanes, begun);
+    told.map(|waker| waking.add(waker)).is_some()
+}
 
 /// What the message says to the call's streams. The lane that is to have its bulk, and what it knows that by.
 fn handle(lanes: &mut Lanes, arrived: &Arrived<'_>) -> Result<Option<(Arc<Lane>, u64)>, Violation> {

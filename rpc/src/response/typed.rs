@@ -87,7 +87,7 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
     pub fn bytes(&self) -> Result<&[u8], CallError<O::Error>> {
         match self.response.status {
             ResponseStatus::Ok => Ok(self.response.body.bytes()),
-            ResponseStatus::Error | ResponseStatus::Failed(_) => Err(self.error()),
+            ResponseStatus::Error | ResponseStatus::Begun(_) | ResponseStatus::Failed(_) => Err(self.error()),
         }
     }
 
@@ -121,7 +121,7 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
     fn error(&self) -> CallError<O::Error> {
         match &self.response.status {
             ResponseStatus::Failed(failure) => CallError::of((**failure).clone()),
-            ResponseStatus::Ok | ResponseStatus::Error => {
+            ResponseStatus::Ok | ResponseStatus::Error | ResponseStatus::Begun(_) => {
                 O::error(self.response.body.bytes()).map_or_else(CallError::undecoded, CallError::App)
             }
         }

@@ -1,6 +1,6 @@
-//! Both ends of a call's streams.
+//! The caller's ends of a call's streams: made with the call, or the one down when its first item comes.
 
-use super::{Lane, Sink, Stream, Tie, Woken, lanes};
+use super::{Begun, Lane, Sink, Stream, Streams, Tie, Woken, lanes};
 use crate::{
     channel::Beside,
     codec::{Decode, Encode},
@@ -31,7 +31,24 @@ where
     let up = lanes.tx.clone().map(|lane| Sink::new::<K>(lane, Woken));
     let down = lanes.rx.clone().unwrap_or_else(Lane::new);
     let ends = CallerEnds { up, down: Stream::new::<K>(down, Woken), tie: lanes.tie() };
-    (Beside { loan: None, lanes: Some(lanes.boxed()) }, ends)
+    (Beside { loan: None, streams: Some(Streams::Made(lanes.boxed())) }, ends)
+}
+
+impl Beside {
+    /// What goes with a call whose answer is expected to be all that comes: its stream down is made when an item comes first. The
+    /// call's ticket is to be asked by [`poll_first`](crate::channel::Ticket::poll_first).
+    #[must_use]
+    pub const fn down_later() -> Self {
+        Self { loan: None, streams: Some(Streams::Later) }
+    }
+}
+
+impl Begun {
+    /// Returns the caller's ends. Codec `K` reads the items.
+    #[must_use]
+    pub fn ends<K: for<'a> Decode<'a, D>, D>(self) -> (Stream<D>, Tie) {
+        (Stream::new::<K>(self.down, Woken), self.tie)
+    }
 }
 
 const _: fn() = || {

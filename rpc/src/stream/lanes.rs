@@ -545,6 +545,14 @@ pub(crate) fn lanes(up: bool, down: bool) -> Lanes {
     Lanes::new(up.then(Lane::new), down.then(Lane::new))
 }
 
+/// The lanes of a call whose stream down begins: the other side was let have `window` of it.
+pub(crate) fn lanes_begun(budget: &Arc<Budget>, window: u32) -> Lanes {
+    let mut lanes = lanes(false, true);
+    lanes.window = Some(Window::offered(budget, window));
+    lanes.open(budget);
+    lanes
+}
+
 /// The lanes of a request, whose caller takes so much at first. `spare` is used for the one down, if there is one.
 pub(crate) fn lanes_of_callee(
     (up, down): (bool, bool),

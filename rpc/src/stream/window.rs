@@ -10,7 +10,8 @@ use gimmal_engine::transport::{Bulk, Loan};
 /// Least window, whatever the budget: a stream that has come late goes on, slowly.
 pub(crate) const WINDOW_MIN: u32 = 4 << 10;
 /// A stream begins with at most this part of what its connection's windows may still come to.
-const SHARE: i64 = 64;
+const SHARE: i64 = 1 << SHARE_BITS;
+const SHARE_BITS: u32 = 6;
 /// Largest window of a stream.
 pub(crate) const WINDOW_MAX: u32 = 4 << 20;
 
@@ -50,12 +51,19 @@ impl Budget {
 
     /// What a stream begins with: a 64th of what is left at most, so that those which come late find some. It is a power of two
     /// then, because requests that say the same number are shorter.
-    fn beginning(&self) -> u32 {
-        let share = self.left.load(Ordering::Relaxed).max(0) / SHARE;
+    fn beginning(&self, left: i64) -> u32 {
+        let share = left.max(0) / SHARE;
         match u32::try_from(share) {
             Ok(share) if share < self.first => (1 << share.max(1).ilog2()).max(WINDOW_MIN),
             _ => self.first,
         }
+    }
+
+    /// The window of a stream that may never be, beside so many calls: it is taken when the stream is there. Half for each further
+    /// half of [`SHARE`] calls, so that the offers of all calls together come to no more than is left.
+    pub(crate) fn offer(&self, calls: usize) -> u32 {
+        let halves = (calls >> (SHARE_BITS - 1)).min(63);
+        self.beginning(self.left.load(Ordering::Relaxed) >> halves)
     }
 
     /// Takes up to `bytes` of what is left.
@@ -180,7 +188,11 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn open(budget: &Arc<Budget>) -> Self {
-        let bytes = budget.beginning();
+        Self::offered(budget, budget.beginning(budget.left.load(Ordering::Relaxed)))
+    }
+
+    /// One of so many bytes, which [`Budget::offer`] has said.
+    pub(super) fn offered(budget: &Arc<Budget>, bytes: u32) -> Self {
         budget.left.fetch_sub(bytes.into(), Ordering::Relaxed);
         Self { bytes, budget: Arc::clone(budget) }
     }
@@ -249,5 +261,18 @@ mod tests {
         }
         let least = open.iter().map(Window::bytes).min();
         assert!(least >= Some(128 << 10), "{least:?}");
+    }
+
+    #[test]
+    fn offers_of_all_calls_come_to_no_more_than_is_left() {
+        let budget = Budget::new(5 << 18, 128 << 20, 0);
+        let offers: Vec<u32> = (0..256).map(|calls| budget.offer(calls)).collect();
+        assert_eq!((offers[0], offers[31], offers[32], offers[255]), (5 << 18, 5 << 18, 1 << 20, 16 << 10));
+        assert_eq!(budget.left(), 128 << 20, "nothing is taken");
+        assert!(offers.iter().map(|bytes| i64::from(*bytes)).sum::<i64>() <= budget.left());
+        let open: Vec<Window> = offers.iter().map(|bytes| Window::offered(&budget, *bytes)).collect();
+        assert!(budget.left() >= 0 && open.iter().map(Window::bytes).eq(offers));
+        drop(open);
+        assert_eq!((budget.left(), budget.offer(usize::MAX)), (128 << 20, WINDOW_MIN));
     }
 }

@@ -52,8 +52,9 @@ fn a_call_that_is_handed_off_has_its_time_although_the_worker_was_away() {
         let began = run.now;
         run.client.with(|node, io| {
             let (method, timeout, responder) = (&__world_methods()[1], Some(SPAN), Responder::new(&cell));
-            let (loan, flags, lanes) = (None, Flags::NONE, None);
-            node.command(io, Command::Call { conn, method, timeout, body, loan, flags, lanes, responder });
+            let (loan, flags, lanes, is_later) = (None, Flags::NONE, None, false);
+            let call = Command::Call { conn, method, timeout, body, loan, flags, lanes, is_later, responder };
+            node.command(io, call);
         });
         let mut expired_at = |span| {
             run.client.at(began.plus(span)).turn();

@@ -44,14 +44,14 @@ impl<P: Provider> Inside<P> {
         &mut self,
         method: &'static Method,
         options: &CallOptions,
-        Beside { loan, lanes }: Beside,
+        Beside { loan, streams }: Beside,
         arguments: &A,
     ) -> Stage {
         assert!(options.metadata.is_none(), "calls of a world have no metadata");
         let timeout = options.resolve_streams();
         let conn = self.line.conn.as_ref().map_or(NOWHERE, |(conn, _)| *conn);
         let started = self.client.at(self.now).with(|node, io| {
-            node.start(io, conn, method, timeout, Fresh::new(arguments), (loan, lanes), Reply::Local)
+            node.start(io, conn, method, timeout, Fresh::new(arguments), (loan, streams), Reply::Local)
         });
         match started {
             Ok(key) => Stage::Started(conn, key),
@@ -117,6 +117,16 @@ impl<P: Provider> Ticket for WorldCall<P> {
                 }
             }
         }
+    }
+
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        if let Stage::Started(conn, key) = self.stage {
+            let mut inside = self.world.inside.borrow_mut();
+            if let Some(begun) = inside.client.app_mut().take_begun(conn, key) {
+                return Poll::Ready(begun.into());
+            }
+        }
+        self.poll(context)
     }
 
     fn wait(&mut self) -> Response {
