@@ -136,6 +136,11 @@ impl Live {
         self.idle_looks > of_many.min(IDLE_LOOKS)
     }
 
+    /// What the last call found says nothing any more: the next look asks the socket.
+    pub(super) const fn forget_drained(&mut self) {
+        self.is_drained = false;
+    }
+
     /// What was seen of the peer's host: whether it acknowledged something since the last look, or may still delay that. A process
     /// that is stopped is not told from one that is busy.
     pub(super) fn pulse(&mut self, now: Time) -> Option<Pulse> {

@@ -189,6 +189,7 @@ impl Table {
         self.deactivate(index);
         if let Some(live) = &mut self.slots[index as usize].live {
             live.is_parked = true;
+            live.forget_drained();
             self.parked += 1;
         }
         self.ask_for_rest(index);
@@ -205,10 +206,15 @@ impl Table {
         }
     }
 
-    /// Nobody looks at any connection until something happens: nor do those that were looked at in vain for too short a time.
+    /// Nobody looks at any connection until something happens: nor do those that were looked at in vain for too short a time. The next
+    /// look asks every socket. An event loop tells once that bytes arrived: a look that asks nothing would leave them there.
     pub(super) fn let_all_rest(&mut self) {
         for at in 0..self.active.len() {
-            self.ask_for_rest(self.active[at]);
+            let index = self.active[at];
+            self.ask_for_rest(index);
+            if let Some(live) = &mut self.slots[index as usize].live {
+                live.forget_drained();
+            }
         }
     }
 

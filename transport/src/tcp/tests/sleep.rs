@@ -59,3 +59,41 @@ fn a_parked_connection_wakes_its_port_and_is_read_at_once() {
         }
     }
 }
+
+/// A look takes a record, in which there is no frame, and the port sleeps. An event loop tells the end of that sleep once: a look that
+/// does not ask the socket, because the one before had emptied it, would leave the frame there.
+#[test]
+fn the_first_look_after_a_sleep_asks_the_socket() {
+    let (mut side, mut client) = open(4096);
+    let readable = |side: &Side| {
+        let fd = side.port.wait_fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        kernel::wait(&mut fds, Instant::now() + SECOND).unwrap();
+        assert!(!fds[0].revents().is_empty());
+    };
+    // One look at the sockets, and what is due.
+    let look = |side: &mut Side| {
+        let payload = match side.port.next_run(Limit::Frames(1)) {
+            Look::Events | Look::Nothing => None,
+            Look::Run(mut run) => {
+                let payload = run.next_frame().map(|frame| frame.payload().to_vec());
+                side.port.end_run(&mut run, false);
+                payload
+            }
+        };
+        side.port.poll(Time(0), &mut side.batch);
+        payload
+    };
+    for number in 0..3 {
+        client.write_all(&Record::Credit { position: 0 }.encode()).unwrap();
+        readable(&side);
+        assert_eq!(look(&mut side), None, "a record is no frame");
+        assert!(side.port.arm());
+        client.write_all(&frame(b"wake up", number)).unwrap();
+        readable(&side);
+        side.port.disarm();
+        assert_eq!(look(&mut side).as_deref(), Some(&b"wake up"[..]), "sleep {number}: it was left there");
+        // It asks again, and finds nothing.
+        assert_eq!((look(&mut side), look(&mut side)), (None, None));
+    }
+}
