@@ -219,7 +219,7 @@ impl Calls {
     #[inline]
     pub(crate) fn take_begun(&mut self, key: CallKey) -> Option<Begun> {
         let index = self.find(key)?;
-        self.slots[index as usize].begun.take()
+        self.slots[index as usize].begun.take().map(|begun| *begun)
     }
 
     /// Adds a local call that has ended.

@@ -11,8 +11,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
     thread::Thread,
@@ -26,20 +26,49 @@ use gimmal_engine::{
     transport::{Instant, sync::once::take_or_register},
 };
 
-use crate::{error::TransportError, response::Response, status::Fate, wake::wake};
+use crate::{error::TransportError, response::Response, shared::lock, status::Fate, wake::wake};
 
-/// The place of one answer.
+/// The place of one answer. Its worker and its caller do not meet in the lock: the caller takes it when something was put.
 #[derive(Debug)]
 pub(crate) struct CallCell<T = Response> {
-    response: ArrayQueue<T>,
+    /// Something is there; written under the lock.
+    is_filled: AtomicBool,
+    places: Mutex<Places<T>>,
     waker: AtomicWaker,
     /// The worker's key of the call, for cancelling it; only the worker reads and writes it.
     key: AtomicU64,
 }
 
+/// What was put and not taken.
+#[derive(Debug)]
+struct Places<T> {
+    response: Option<T>,
+    /// What comes before it, of the few calls that have that.
+    first: Option<Box<T>>,
+}
+
 impl<T> CallCell<T> {
     pub(crate) fn new() -> Self {
-        Self { response: ArrayQueue::new(2), waker: AtomicWaker::new(), key: AtomicU64::new(0) }
+        let places = Mutex::new(Places { response: None, first: None });
+        let (is_filled, waker) = (AtomicBool::new(false), AtomicWaker::new());
+        Self { is_filled, places, waker, key: AtomicU64::new(0) }
+    }
+
+    fn put(&self, put: impl FnOnce(&mut Places<T>)) {
+        let mut places = lock(&self.places);
+        put(&mut places);
+        self.is_filled.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<T> {
+        if !self.is_filled.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut places = lock(&self.places);
+        let taken = places.first.take().map(|first| *first).or_else(|| places.response.take());
+        self.is_filled.store(places.response.is_some(), Ordering::Relaxed);
+        taken
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -51,21 +80,21 @@ impl<T> CallCell<T> {
     }
 
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<T> {
-        take_or_register(|| self.response.pop(), || self.waker.register(context.waker()))
+        take_or_register(|| self.pop(), || self.waker.register(context.waker()))
             .map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Drops the response, and the stream before it, of a caller that is gone.
     #[cold]
     pub(crate) fn clear(&self) {
-        while self.response.pop().is_some() {}
+        while self.pop().is_some() {}
     }
 
     /// Blocks the thread until the response is there; at most until `limit`, if there is one.
     pub(crate) fn wait(&self, limit: Instant) -> Option<T> {
         let looks = if cores_are_few() { 0 } else { SPINS + YIELDS };
         for round in 0..looks {
-            if let Some(response) = self.response.pop() {
+            if let Some(response) = self.pop() {
                 return Some(response);
             }
             if round < SPINS {
@@ -184,7 +213,7 @@ impl<T: Outcome> Responder<T> {
     /// Something comes before the response; the task that waits is left to be woken. `None`: nobody waits.
     pub(crate) fn begin(&self, before: T) -> Option<Option<Waker>> {
         let cell = self.0.as_ref().filter(|cell| Arc::strong_count(cell) > 1)?;
-        let _ = cell.response.push(before);
+        cell.put(|places| places.first = Some(Box::new(before)));
         Some(cell.waker.take())
     }
 
@@ -195,8 +224,7 @@ impl<T: Outcome> Responder<T> {
 
     fn put(&mut self, response: T) -> Option<Waker> {
         let cell = self.0.take()?;
-        // There is room: one response for each use of a cell, and one thing before it.
-        let _ = cell.response.push(response);
+        cell.put(|places| places.response = Some(response));
         cell.waker.take()
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct Call {
     /// What may come at first by the stream down that is made when something does; 0: none is.
     pub(crate) window: u32,
     /// That stream, for the worker's own thread to take.
-    pub(super) begun: Option<Begun>,
+    pub(super) begun: Option<Box<Begun>>,
 }
 
 // Whatever a call without a loan, streams and waiting touches is in one line, but for whether it has any.
@@ -120,7 +120,7 @@ impl Call {
         match self.reply.responder() {
             Some(responder) => responder.begin(begun.into()),
             None => {
-                self.begun = Some(begun);
+                self.begun = Some(Box::new(begun));
                 self.reply.wake();
                 Some(None)
             }
