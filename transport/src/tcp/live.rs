@@ -70,6 +70,8 @@ pub(super) struct Live {
     /// The last call took all that the socket had, so the next look makes none. Bytes that arrive meanwhile are found by the look
     /// after it, and a worker that sleeps at once asks the socket once a frame.
     is_drained: bool,
+    /// The last call took as much as it asked for: the socket may have more, and nobody sleeps before it was asked.
+    has_more: bool,
 }
 
 /// The body of a record that is being received.
@@ -116,6 +118,7 @@ impl Live {
             untold_since: None,
             idle_looks: 0,
             is_drained: false,
+            has_more: false,
         }
     }
 
@@ -197,9 +200,11 @@ impl Live {
         }
     }
 
-    /// Whether a look finds something although the socket may have nothing: a whole frame at the front, or bytes behind TLS.
+    /// Whether a look may find something of which nobody tells any more: a whole frame at the front, bytes behind TLS, or bytes in the
+    /// socket that the last call did not ask for. An event loop told of those when they arrived.
     pub(super) fn has_come(&self) -> bool {
         self.wire.has_unread()
+            || self.has_more
             || matches!((&self.body, self.rx.head()), (Body::None, Ok(Head::Frame) | Err(_)))
     }
 
@@ -309,15 +314,18 @@ impl Live {
                 self.stir();
                 self.advance(to_body);
                 self.is_drained = is_all && !beside_bulk;
+                self.has_more = !is_all;
                 return !is_all;
             }
             Err(Errno::AGAIN) => {
                 self.idle_looks = self.idle_looks.saturating_add(1);
+                self.has_more = false;
                 return false;
             }
             Ok(None) => self.broken.unwrap_or("socket closed"),
             Err(errno) => gone(errno),
         };
+        self.has_more = false;
         self.over = Some(CloseReason::PeerGone { how });
         false
     }

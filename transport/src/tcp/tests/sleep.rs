@@ -97,3 +97,37 @@ fn the_first_look_after_a_sleep_asks_the_socket() {
         assert_eq!((look(&mut side), look(&mut side)), (None, None));
     }
 }
+
+/// A look makes a few calls only. Bytes that it leaves in the socket were told of when they arrived, and nobody tells of them again.
+#[test]
+fn a_port_does_not_sleep_while_its_socket_has_bytes_that_it_did_not_ask_for() {
+    let (mut side, mut client) = open(64 << 10);
+    let socket = |side: &Side| {
+        let live = side.port.table.slots[0].live.as_ref().unwrap();
+        live.wire.socket().try_clone().unwrap()
+    };
+    rustix::net::sockopt::set_socket_recv_buffer_size(socket(&side), 1 << 20).unwrap();
+    let unread = |side: &Side| rustix::io::ioctl_fionread(socket(side)).unwrap();
+    let records = Record::Credit { position: 0 }.encode().repeat(6 << 10);
+    std::thread::scope(|scope| {
+        scope.spawn(|| client.write_all(&records).unwrap());
+        let until = Instant::now() + Duration::from_secs(20);
+        while unread(&side) < records.len() as u64 {
+            assert!(Instant::now() < until, "{} bytes arrived", unread(&side));
+            std::thread::yield_now();
+        }
+    });
+    let mut looks = 0;
+    while unread(&side) > 0 {
+        assert!(matches!(side.port.next_run(Limit::Frames(1)), Look::Nothing | Look::Events));
+        let left = unread(&side);
+        // The first look may make no call; what arrived since is still to be told.
+        let may_sleep = left == 0 || left == records.len() as u64;
+        assert!(may_sleep || !side.port.arm(), "it sleeps with {left} bytes in its socket");
+        looks += 1;
+    }
+    assert!(looks > 1, "one look took all");
+    // The last call took less than it asked for, or the next look says that there is nothing.
+    assert!(matches!(side.port.next_run(Limit::Frames(1)), Look::Nothing | Look::Events));
+    assert!(side.port.arm());
+}
