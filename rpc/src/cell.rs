@@ -10,8 +10,9 @@
 //! down of a call whose ends are made when an item comes, if one does.
 
 use std::{
+    fmt,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -20,55 +21,71 @@ use std::{
 };
 
 use atomic_waker::AtomicWaker;
-use crossbeam::queue::ArrayQueue;
+use crossbeam::{atomic::AtomicCell, queue::ArrayQueue};
 use gimmal_engine::{
     place::cores_are_few,
     transport::{Instant, sync::once::take_or_register},
 };
 
-use crate::{error::TransportError, response::Response, shared::lock, status::Fate, wake::wake};
+use crate::{error::TransportError, response::Response, status::Fate, wake::wake};
 
-/// The place of one answer. Its worker and its caller do not meet in the lock: the caller takes it when something was put.
-#[derive(Debug)]
+/// The place of one answer.
 pub(crate) struct CallCell<T = Response> {
-    /// Something is there; written under the lock.
+    /// Something may be there: a look at an empty cell is a load.
     is_filled: AtomicBool,
-    places: Mutex<Places<T>>,
+    response: AtomicCell<Option<Box<Option<T>>>>,
+    /// The memory of the response before, for the next one.
+    spare: AtomicCell<Option<Box<Option<T>>>>,
+    /// What comes before the response, of the few calls that have that.
+    first: AtomicCell<Option<Box<T>>>,
     waker: AtomicWaker,
     /// The worker's key of the call, for cancelling it; only the worker reads and writes it.
     key: AtomicU64,
 }
 
-/// What was put and not taken.
-#[derive(Debug)]
-struct Places<T> {
-    response: Option<T>,
-    /// What comes before it, of the few calls that have that.
-    first: Option<Box<T>>,
+impl<T> fmt::Debug for CallCell<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CallCell({})", self.key())
+    }
 }
 
 impl<T> CallCell<T> {
     pub(crate) fn new() -> Self {
-        let places = Mutex::new(Places { response: None, first: None });
-        let (is_filled, waker) = (AtomicBool::new(false), AtomicWaker::new());
-        Self { is_filled, places, waker, key: AtomicU64::new(0) }
+        let (is_filled, waker, key) = (AtomicBool::new(false), AtomicWaker::new(), AtomicU64::new(0));
+        let (response, spare, first) = (AtomicCell::new(None), AtomicCell::new(None), AtomicCell::new(None));
+        Self { is_filled, response, spare, first, waker, key }
     }
 
-    fn put(&self, put: impl FnOnce(&mut Places<T>)) {
-        let mut places = lock(&self.places);
-        put(&mut places);
+    fn put(&self, response: T) {
+        let mut place = self.spare.take().unwrap_or_default();
+        *place = Some(response);
+        self.response.store(Some(place));
+        // SYNC POINT: cell filled. Pairs with `pop`.
+        self.is_filled.store(true, Ordering::Release);
+    }
+
+    #[cold]
+    fn put_first(&self, first: T) {
+        self.first.store(Some(Box::new(first)));
+        // SYNC POINT: cell filled. Pairs with `pop`.
         self.is_filled.store(true, Ordering::Release);
     }
 
     #[inline]
     fn pop(&self) -> Option<T> {
-        if !self.is_filled.load(Ordering::Acquire) {
+        // SYNC POINT: cell filled. Pairs with the puts: this swap sees what was put before the flag, and what is put later says so again.
+        if !self.is_filled.load(Ordering::Relaxed) || !self.is_filled.swap(false, Ordering::AcqRel) {
             return None;
         }
-        let mut places = lock(&self.places);
-        let taken = places.first.take().map(|first| *first).or_else(|| places.response.take());
-        self.is_filled.store(places.response.is_some(), Ordering::Relaxed);
-        taken
+        if let Some(first) = self.first.take() {
+            // The response may be here, too.
+            self.is_filled.store(true, Ordering::Relaxed);
+            return Some(*first);
+        }
+        let mut place = self.response.take()?;
+        let response = place.take();
+        self.spare.store(Some(place));
+        response
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -213,7 +230,7 @@ impl<T: Outcome> Responder<T> {
     /// Something comes before the response; the task that waits is left to be woken. `None`: nobody waits.
     pub(crate) fn begin(&self, before: T) -> Option<Option<Waker>> {
         let cell = self.0.as_ref().filter(|cell| Arc::strong_count(cell) > 1)?;
-        cell.put(|places| places.first = Some(Box::new(before)));
+        cell.put_first(before);
         Some(cell.waker.take())
     }
 
@@ -224,7 +241,7 @@ impl<T: Outcome> Responder<T> {
 
     fn put(&mut self, response: T) -> Option<Waker> {
         let cell = self.0.take()?;
-        cell.put(|places| places.response = Some(response));
+        cell.put(response);
         cell.waker.take()
     }
 }
