@@ -114,7 +114,7 @@ impl Call {
         (self.window, self.begun) = (window, None);
     }
 
-    /// Its stream down begins: who waits is told, and to be woken. `None`: nobody waits.
+    /// Begins its stream down and tells the caller. Returns the waker of the caller's task, if one waits; `None`: the caller is gone.
     pub(crate) fn begin(&mut self, lanes: Lanes, begun: Begun) -> Option<Option<Waker>> {
         self.lanes = Some(Box::new(lanes));
         match self.reply.responder() {
