@@ -5,6 +5,6 @@ cd "$(dirname "$0")/.."
 . tests/check.sh
 . tests/programs.sh
 programs || exit 1
-count "conformance on sim" timeout 120 target/release/examples/conformance --provider sim --passed 125
-count "conformance on shm" timeout 120 target/release/examples/conformance --provider shm --passed 119
+count "conformance on sim" timeout 120 target/release/examples/conformance --provider sim --passed 130
+count "conformance on shm" timeout 120 target/release/examples/conformance --provider shm --passed 124
 summary

@@ -18,7 +18,7 @@ fn without_verbs() -> Any {
 
 const WRONG: &str = "rdma://127.0.0.1:1";
 /// Cases of the suite that apply to shared memory, and as many to TCP.
-const PASSED: usize = 119;
+const PASSED: usize = 124;
 
 #[test]
 fn any_conforms_over_shared_memory() {

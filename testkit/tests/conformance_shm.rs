@@ -38,7 +38,7 @@ impl Provider for Untrusting {
 }
 
 /// Cases of the suite that apply to shared memory.
-const PASSED: usize = 119;
+const PASSED: usize = 124;
 
 #[test]
 fn shared_memory_conforms() {

@@ -24,32 +24,32 @@ fn slow(device: SimDevice) -> SimConfig {
 
 #[test]
 fn roce_at_once() {
-    conforms("roce", SimConfig::default(), 125);
+    conforms("roce", SimConfig::default(), 130);
 }
 
 #[test]
 fn roce_with_delays() {
-    conforms("roce-slow", slow(SimDevice::roce()), 125);
+    conforms("roce-slow", slow(SimDevice::roce()), 130);
 }
 
 #[test]
 fn iwarp_at_once() {
-    conforms("iwarp", SimConfig { device: SimDevice::iwarp(), ..SimConfig::default() }, 121);
+    conforms("iwarp", SimConfig { device: SimDevice::iwarp(), ..SimConfig::default() }, 126);
 }
 
 #[test]
 fn iwarp_with_delays() {
-    conforms("iwarp-slow", slow(SimDevice::iwarp()), 121);
+    conforms("iwarp-slow", slow(SimDevice::iwarp()), 126);
 }
 
 #[test]
 fn shared_memory_at_once() {
-    conforms("shared-memory", SimConfig { device: SimDevice::shared_memory(), ..SimConfig::default() }, 119);
+    conforms("shared-memory", SimConfig { device: SimDevice::shared_memory(), ..SimConfig::default() }, 124);
 }
 
 #[test]
 fn shared_memory_with_delays() {
-    conforms("shared-memory-slow", slow(SimDevice::shared_memory()), 119);
+    conforms("shared-memory-slow", slow(SimDevice::shared_memory()), 124);
 }
 
 #[test]
@@ -57,16 +57,16 @@ fn shared_receives_at_once() {
     conforms(
         "shared-receives",
         SimConfig { device: SimDevice::shared_receives(), ..SimConfig::default() },
-        124,
+        129,
     );
 }
 
 #[test]
 fn shared_receives_with_delays() {
-    conforms("shared-receives-slow", slow(SimDevice::shared_receives()), 124);
+    conforms("shared-receives-slow", slow(SimDevice::shared_receives()), 129);
 }
 
 #[test]
 fn credit_words_beside_arrivals() {
-    conforms("words", slow(SimDevice { credit_words: true, ..SimDevice::roce() }), 125);
+    conforms("words", slow(SimDevice { credit_words: true, ..SimDevice::roce() }), 130);
 }

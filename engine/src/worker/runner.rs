@@ -201,7 +201,8 @@ impl<P: Port, A: App> Runner<P, A> {
             self.worker.port.disarm();
             return None;
         }
-        Some(wanted)
+        // A port at rest has deadlines of its own: it gives memory back.
+        Some(wanted.min(self.worker.port.deadline().since(now)))
     }
 
     /// After sleeping.

@@ -39,7 +39,12 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     ]
 }
 
-fn loan<P: Provider>(rig: &mut Rig<P>, duo: &Duo, side: usize, bytes: &[u8]) -> Outcome<(Loan, Offer)> {
+pub(super) fn loan<P: Provider>(
+    rig: &mut Rig<P>,
+    duo: &Duo,
+    side: usize,
+    bytes: &[u8],
+) -> Outcome<(Loan, Offer)> {
     let mut loan = rig.ports[side].gate().allocate(duo.ids[side], bytes.len())?;
     ensure!(loan.len() == bytes.len(), "{} bytes lent for {}", loan.len(), bytes.len());
     loan.copy_from_slice(bytes);

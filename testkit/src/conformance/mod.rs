@@ -15,6 +15,7 @@ mod close;
 mod compose;
 mod connect;
 mod credit;
+mod event_loop;
 mod flush;
 mod harness;
 mod key;
@@ -122,6 +123,7 @@ fn cases<P: Provider>() -> Vec<Case<P>> {
     all.extend(publish::cases());
     all.extend(flush::cases());
     all.extend(poll::cases());
+    all.extend(event_loop::cases());
     all.extend(credit::cases());
     all.extend(bulk::cases());
     all.extend(user_memory::cases());

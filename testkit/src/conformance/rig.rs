@@ -45,6 +45,17 @@ impl<P: Provider> Rig<P> {
         count
     }
 
+    /// Takes all frames that lie open at one side, and the events of one poll; how many.
+    pub(super) fn turn(&mut self, side: Side, now: Time) -> usize {
+        let before = self.inbox[side].len();
+        while let Some(frames) = next_frames(&mut self.ports[side], usize::MAX) {
+            self.inbox[side].extend(frames);
+        }
+        self.ports[side].poll(now, &mut self.batch);
+        self.inbox[side].extend(self.batch.drain().map(Came::from));
+        self.inbox[side].len() - before
+    }
+
     /// Polls both.
     pub(super) fn poll(&mut self, now: Time) -> usize {
         self.poll_side(0, now) + self.poll_side(1, now)

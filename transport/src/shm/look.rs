@@ -32,7 +32,7 @@ impl Table {
         let is_due = self.pace.is_due(now, brought, self.active.len() <= 1);
         if is_due || (self.greetings > 0 && self.pace.is_greeting_due(now)) {
             self.look(now);
-        } else if self.parked > 0 && self.pace.is_parked_due(now) {
+        } else if self.has_more || (self.parked > 0 && self.pace.is_parked_due(now)) {
             self.read_sockets();
         } else if !brought {
             self.glance();
@@ -104,19 +104,16 @@ impl Table {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // An error here (EINTR) is another chance later.
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&now)) else { return };
+        self.has_more = ready.len() == SOCKETS_PER_LOOK;
         for event in ready {
             // The doorbell's data name no slot.
-            self.read_socket(conn_of(event));
+            self.has_more |= self.read_socket(conn_of(event));
         }
     }
 
-    /// Reads what waits on one connection's socket.
-    fn read_socket(&mut self, conn: ConnId) {
-        for _ in 0..PACKETS_PER_LOOK {
-            if !self.read_packet(conn) {
-                return;
-            }
-        }
+    /// Reads what waits on one connection's socket. Whether more may be there.
+    fn read_socket(&mut self, conn: ConnId) -> bool {
+        (0..PACKETS_PER_LOOK).all(|_| self.read_packet(conn))
     }
 
     /// Reads one connection's socket until it `has` what was sent there, or nothing more waits.

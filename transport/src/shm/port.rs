@@ -354,7 +354,7 @@ impl Wait for ShmPort {
         if !self.table.credits.is_empty() {
             self.ring_for_credit();
         }
-        if !self.table.news.is_empty() {
+        if !self.table.news.is_empty() || self.table.has_more {
             return false;
         }
         self.table.epoch += 1;

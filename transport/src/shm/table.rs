@@ -63,6 +63,8 @@ pub(super) struct Table {
     pub(super) news: VecDeque<Event>,
     /// Handshakes that wait for the peer's grant.
     pub(super) greetings: usize,
+    /// The last look at the sockets did not take all: an event loop was told once of what is left.
+    pub(super) has_more: bool,
     pub(super) pace: Pace,
     /// When memory that no loan used was last given back.
     pub(super) swept: Time,
@@ -87,6 +89,7 @@ impl Table {
             credits: Vec::with_capacity(room),
             news: VecDeque::with_capacity(room),
             greetings: 0,
+            has_more: false,
             pace: Pace::new(),
             swept: Time(0),
             told_gone: 0,

@@ -67,11 +67,20 @@ pub(super) struct Live {
     /// Since when the peer has not heard of all its credit.
     pub(super) untold_since: Option<Time>,
     idle_looks: u32,
-    /// The last call took all that the socket had, so the next look makes none. Bytes that arrive meanwhile are found by the look
-    /// after it, and a worker that sleeps at once asks the socket once a frame.
-    is_drained: bool,
-    /// The last call took as much as it asked for: the socket may have more, and nobody sleeps before it was asked.
-    has_more: bool,
+    unread: Unread,
+}
+
+/// What a look knows of the bytes in the socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unread {
+    /// Nothing: it asks.
+    Unknown,
+    /// The last call took all, so the next look makes none. Bytes that arrive meanwhile are found by the look after it, and a worker
+    /// that sleeps at once asks the socket once a frame.
+    Nothing,
+    /// There may be more: the last call took as much as it asked for, or none was made since the socket told of bytes. Nobody
+    /// sleeps before it was asked.
+    More,
 }
 
 /// The body of a record that is being received.
@@ -117,8 +126,7 @@ impl Live {
             owed_since: None,
             untold_since: None,
             idle_looks: 0,
-            is_drained: false,
-            has_more: false,
+            unread: Unread::Unknown,
         }
     }
 
@@ -140,8 +148,13 @@ impl Live {
     }
 
     /// What the last call found says nothing any more: the next look asks the socket.
-    pub(super) const fn forget_drained(&mut self) {
-        self.is_drained = false;
+    pub(super) const fn forget_unread(&mut self) {
+        self.unread = Unread::Unknown;
+    }
+
+    /// Bytes came, of which nobody tells again.
+    pub(super) const fn told(&mut self) {
+        self.unread = Unread::More;
     }
 
     /// What was seen of the peer's host: whether it acknowledged something since the last look, or may still delay that. A process
@@ -182,8 +195,10 @@ impl Live {
         if self.rx.has_run() {
             return Ok(false);
         }
-        let is_drained = std::mem::take(&mut self.is_drained);
-        let mut calls = if is_drained || self.over.is_some() { 0 } else { RECEIVES_PER_LOOK };
+        let mut calls = if self.over.is_some() { 0 } else { RECEIVES_PER_LOOK };
+        if self.unread == Unread::Nothing {
+            (calls, self.unread) = (0, Unread::Unknown);
+        }
         loop {
             let missing = match self.take_records(found)? {
                 Front::Frame if self.is_open() => return Ok(true),
@@ -204,7 +219,7 @@ impl Live {
     /// socket that the last call did not ask for. An event loop told of those when they arrived.
     pub(super) fn has_come(&self) -> bool {
         self.wire.has_unread()
-            || self.has_more
+            || self.unread == Unread::More
             || matches!((&self.body, self.rx.head()), (Body::None, Ok(Head::Frame) | Err(_)))
     }
 
@@ -313,19 +328,22 @@ impl Live {
             Ok(Some((to_body, is_all))) => {
                 self.stir();
                 self.advance(to_body);
-                self.is_drained = is_all && !beside_bulk;
-                self.has_more = !is_all;
+                self.unread = match is_all {
+                    false => Unread::More,
+                    true if beside_bulk => Unread::Unknown,
+                    true => Unread::Nothing,
+                };
                 return !is_all;
             }
             Err(Errno::AGAIN) => {
                 self.idle_looks = self.idle_looks.saturating_add(1);
-                self.has_more = false;
+                self.unread = Unread::Unknown;
                 return false;
             }
             Ok(None) => self.broken.unwrap_or("socket closed"),
             Err(errno) => gone(errno),
         };
-        self.has_more = false;
+        self.unread = Unread::Unknown;
         self.over = Some(CloseReason::PeerGone { how });
         false
     }

@@ -26,6 +26,7 @@ mod gate;
 mod handover;
 mod heard;
 mod incoming;
+mod leaving;
 mod link;
 mod listener;
 mod live;

@@ -250,6 +250,12 @@ impl Outgoing {
         self.sent == self.tx && self.records.is_empty() && self.bulk.is_none()
     }
 
+    /// Bytes that were flushed or said, and that the kernel has not taken.
+    pub(super) fn unsent_bytes(&self) -> u64 {
+        let bulk = self.bulk.as_ref().map_or(0, |bulk| RECORD_BYTES + bulk.bytes - bulk.sent);
+        self.flushed - self.sent + (self.records.len() - self.records_sent + bulk) as u64
+    }
+
     /// Hands all of it to the kernel, by one call where TLS does not come between. A piece of bulk that left is returned.
     pub(super) fn send(&mut self, wire: &mut Wire) -> Result<(Went, Option<BulkPiece>), Errno> {
         let frames =

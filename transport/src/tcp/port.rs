@@ -63,6 +63,11 @@ impl TcpPort {
             if self.table.look(index) {
                 return Some(index);
             }
+            // One that parks or ends leaves its place to the last, which is looked at in this round, too.
+            if self.table.active.get(self.turn - 1) != Some(&index) {
+                self.turn -= 1;
+                self.passed -= 1;
+            }
         }
         self.passed = 0;
         None
@@ -156,7 +161,8 @@ impl Port for TcpPort {
         self.disarm();
         self.table.now = now;
         let is_late = self.table.deadline() <= now;
-        if std::mem::take(&mut self.is_due) || self.table.active.is_empty() || is_late {
+        if std::mem::take(&mut self.is_due) || self.table.has_more || self.table.active.is_empty() || is_late
+        {
             self.table.look_around(now);
         }
         self.table.tell_old_credit(now);

@@ -6,6 +6,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::{
     gate::TcpGate,
+    leaving::Leaving,
     link::TcpLink,
     live::{Found, Live},
 };
@@ -17,9 +18,8 @@ use crate::{
 
 /// What the epoll set says of one look.
 const EVENTS_PER_LOOK: usize = 64;
-/// Connections that have ended here, whose peers have not closed: at most so many, for so long.
+/// Connections that have ended here and still leave: at most so many.
 pub(super) const LEAVING_MAX: usize = 64;
-const LEAVING_TIME: Duration = Duration::from_secs(1);
 /// Credit that is worth no call of its own is told after this.
 const CREDIT_AGE: Duration = Duration::from_millis(5);
 /// A connection that did not move for so long, or for up to twice as long, gives the pages of its rings back; so many at once.
@@ -33,14 +33,6 @@ pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) live: Option<Box<Live>>,
     pub(super) counters: PortCounters,
-}
-
-/// A connection that has ended on this side.
-#[derive(Debug)]
-pub(super) struct Leaving {
-    live: Box<Live>,
-    until: Time,
-    is_out: bool,
 }
 
 /// The slots, and lists of their indices.
@@ -64,6 +56,8 @@ pub(super) struct Table {
     /// Handshakes that wait for the peer's grant, and when one of them is late, at the earliest.
     greetings: usize,
     greeting_at: Time,
+    /// The last look at the epoll set took as many events as it asks for: there may be more, of which an event loop was told once.
+    pub(super) has_more: bool,
     /// The time of the last poll.
     pub(super) now: Time,
 }
@@ -85,6 +79,7 @@ impl Table {
             resting: VecDeque::with_capacity(room),
             greetings: 0,
             greeting_at: Time::NEVER,
+            has_more: false,
             now: Time::default(),
         }
     }
@@ -189,7 +184,7 @@ impl Table {
         self.deactivate(index);
         if let Some(live) = &mut self.slots[index as usize].live {
             live.is_parked = true;
-            live.forget_drained();
+            live.forget_unread();
             self.parked += 1;
         }
         self.ask_for_rest(index);
@@ -213,7 +208,7 @@ impl Table {
             let index = self.active[at];
             self.ask_for_rest(index);
             if let Some(live) = &mut self.slots[index as usize].live {
-                live.forget_drained();
+                live.forget_unread();
             }
         }
     }
@@ -302,15 +297,28 @@ impl Table {
         tracing::debug!(?conn, %reason, "closed");
         live.say_goodbye(&reason);
         let is_out = live.push_last();
-        if matches!(reason, CloseReason::Peer | CloseReason::PeerGone { .. }) {
-            live.wire.drain();
-        } else if !live.wire.drain() {
-            if self.leaving.len() == LEAVING_MAX {
-                self.leaving.pop_front();
-            }
-            self.leaving.push_back(Leaving { live, until: self.now.plus(LEAVING_TIME), is_out });
+        let is_gone = matches!(reason, CloseReason::Peer | CloseReason::PeerGone { .. });
+        let has_closed = live.wire.drain();
+        // What was flushed before an orderly end is still to arrive.
+        let untold = (reason == CloseReason::Local && !is_out && !has_closed).then(|| reason.clone());
+        if untold.is_none() {
+            self.news.push_back(Event::Closed { conn, reason });
         }
-        self.news.push_back(Event::Closed { conn, reason });
+        if !is_gone && !has_closed {
+            self.leave(live, is_out, untold);
+        }
+    }
+
+    fn leave(&mut self, live: Box<Live>, is_out: bool, untold: Option<CloseReason>) {
+        if self.leaving.len() == LEAVING_MAX {
+            let oldest = self.leaving.pop_front();
+            self.news.extend(oldest.and_then(|mut oldest| oldest.end()));
+        }
+        if !is_out {
+            // It is told each time that room comes, however little was sent into it.
+            self.watch(&live, epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET);
+        }
+        self.leaving.push_back(Leaving::new(live, is_out, untold, self.now));
     }
 
     /// Hands out the news, as far as there is room.
@@ -339,16 +347,14 @@ impl Table {
 
     /// Looks where no round looks: at parked connections, at those that leave, at deadlines and old credit.
     pub(super) fn look_around(&mut self, now: Time) {
-        if self.parked > 0 {
-            self.wake_parked();
-        }
+        self.has_more = self.parked > 0 && self.wake_parked();
         self.let_rest(now);
-        if !self.leaving.is_empty() {
-            self.leaving.retain_mut(|leaving| {
-                leaving.is_out = leaving.is_out || leaving.live.push_last();
-                !leaving.live.wire.drain() && now < leaving.until
-            });
-        }
+        let Self { leaving, news, .. } = self;
+        leaving.retain_mut(|leaving| {
+            let (event, stays) = leaving.step(now);
+            news.extend(event);
+            stays
+        });
         if self.greetings > 0 {
             self.end_late_greetings(now);
         }
@@ -382,13 +388,14 @@ impl Table {
         }
     }
 
-    fn wake_parked(&mut self) {
+    /// Whether the epoll set may have more to say.
+    fn wake_parked(&mut self) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_LOOK];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Self { epoll, .. } = self;
         // An error here (EINTR) is another chance later.
         let Ok((ready, _)) = epoll::wait(&*epoll, &mut events[..], Some(&now)) else {
-            return;
+            return self.has_more;
         };
         let mut woken = [0; EVENTS_PER_LOOK];
         let mut count = 0;
@@ -402,8 +409,12 @@ impl Table {
             // The doorbell's data name no slot.
             if (*index as usize) < self.slots.len() {
                 self.unpark(*index);
+                if let Some(live) = &mut self.slots[*index as usize].live {
+                    live.told();
+                }
             }
         }
+        count == EVENTS_PER_LOOK
     }
 
     /// Asks the epoll set to tell when blocked connections can be written, or to stop that.
@@ -412,19 +423,23 @@ impl Table {
             if let Some(live) = &self.slots[*index as usize].live
                 && live.is_blocked
             {
-                let data = epoll::EventData::new_u64(join(*index, live.id.generation()));
                 let out = if is_wanted { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
-                let _ = epoll::modify(&self.epoll, live.wire.socket(), data, epoll::EventFlags::IN | out);
+                self.watch(live, epoll::EventFlags::IN | out);
             }
         }
+    }
+
+    fn watch(&self, live: &Live, flags: epoll::EventFlags) {
+        let data = epoll::EventData::new_u64(join(live.id.index(), live.id.generation()));
+        // What was added once can be changed.
+        let _ = epoll::modify(&self.epoll, live.wire.socket(), data, flags);
     }
 
     /// When something has to be done although nothing arrives: [`Table::look_around`] does it. While that has passed, the owner
     /// of the port does not sleep.
     pub(super) fn deadline(&self) -> Time {
         let resting = self.resting.front().map_or(Time::NEVER, |(due, _)| *due);
-        // The first is the oldest, and each stays as long.
-        let leaving = self.leaving.front().map_or(Time::NEVER, |leaving| leaving.until);
+        let leaving = self.leaving.iter().map(Leaving::until).min().unwrap_or(Time::NEVER);
         let greeting = if self.greetings == 0 { Time::NEVER } else { self.greeting_at };
         resting.min(leaving).min(greeting)
     }
@@ -438,6 +453,9 @@ impl Drop for Table {
                 live.push_last();
                 live.wire.drain();
             }
+        }
+        for leaving in &mut self.leaving {
+            leaving.step(self.now);
         }
     }
 }

@@ -131,3 +131,52 @@ fn a_port_does_not_sleep_while_its_socket_has_bytes_that_it_did_not_ask_for() {
     assert!(matches!(side.port.next_run(Limit::Frames(1)), Look::Nothing | Look::Events));
     assert!(side.port.arm());
 }
+
+/// Each connection is looked at in each round, also in that in which another one parks and the last takes its place.
+#[test]
+fn no_look_leaves_one_out_while_another_parks() {
+    // In which look the first parks depends on how many came before.
+    let beside = (0..4).filter(|before| parks_beside_a_frame(*before)).count();
+    assert!(beside > 0, "it never parked in the look that was to find the frame");
+}
+
+/// Whether one of two connections parked in the very look that found a frame of the other.
+fn parks_beside_a_frame(before: usize) -> bool {
+    let mut listener = listen(&ListenOptions::default());
+    let port = Tcp.open_port(&config(4096)).unwrap();
+    // Both are there before the first look, so each round begins with the idle one.
+    let (accepted, _idle) = greet(&mut listener, &port, 4096);
+    let mut side = Side::adopt(port, accepted);
+    let (accepted, mut client) = greet(&mut listener, &side.port, 4096);
+    let busy = side.port.adopt(accepted, Time(0)).unwrap();
+    let mut opened = 0;
+    while opened < 2 {
+        opened += side.wait().len();
+    }
+    let look = |side: &mut Side| match side.port.next_run(Limit::Frames(1)) {
+        Look::Run(mut run) => {
+            let payload = run.next_frame().map(|frame| frame.payload().to_vec());
+            side.port.end_run(&mut run, false);
+            payload.as_deref() == Some(b"busy")
+        }
+        _ => false,
+    };
+    let is_parked = |side: &Side| side.port.table.parked > 0;
+    (0..before).for_each(|_| assert!(!look(&mut side)));
+    for number in 0..1000 {
+        // The first ends the round of the frame before, the next makes no call, since that one emptied the socket.
+        (0..3).for_each(|_| assert!(!look(&mut side)));
+        let was_parked = is_parked(&side);
+        client.write_all(&frame(b"busy", number)).unwrap();
+        let live = side.port.table.slots[busy.index() as usize].live.as_ref().unwrap();
+        let fd = live.wire.socket().try_clone().unwrap();
+        assert!(kernel::wait(&mut [PollFd::new(&fd, PollFlags::IN)], Instant::now() + SECOND).unwrap());
+        assert!(look(&mut side), "round {number}, {before} before: it was left out");
+        let bytes = crate::Position(u64::from(number + 1) * span(4) as u64);
+        side.port.return_credit(busy, Credit { bytes, arrivals: 0 });
+        if is_parked(&side) {
+            return !was_parked;
+        }
+    }
+    panic!("it never parks");
+}
