@@ -78,8 +78,9 @@ impl<T> CallCell<T> {
             return None;
         }
         if let Some(first) = self.first.take() {
-            // The response may be here, too.
-            self.is_filled.store(true, Ordering::Relaxed);
+            // The response may be here, too. A store might take the place of the flag of a response that is put now, and the next swap
+            // would not see that: this one does.
+            self.is_filled.swap(true, Ordering::AcqRel);
             return Some(*first);
         }
         let mut place = self.response.take()?;

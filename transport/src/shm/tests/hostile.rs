@@ -374,7 +374,9 @@ fn r74_a_flood_of_doorbells_hurts_nobody() {
     server.conn = flooded;
     flood.end.own.word(0).store(FrameWord::new(0, Tag(5)).bits(), Ordering::Release);
     assert_eq!(server.frame().tag(), Tag(5));
-    while server.sleep(Duration::from_millis(5)) {}
+    while server.sleep(Duration::from_millis(5)) {
+        assert!(server.poll().is_empty());
+    }
 }
 
 /// R75: a peer that pretends to sleep and never reads its socket cannot make us block.
