@@ -333,10 +333,15 @@ impl Live {
                     true if beside_bulk => Unread::Unknown,
                     true => Unread::Nothing,
                 };
-                return !is_all;
+                // TLS is asked once a look: to open what came takes longer than to receive it.
+                return !is_all && matches!(self.wire, Wire::Plain(_));
             }
             Err(Errno::AGAIN) => {
                 self.idle_looks = self.idle_looks.saturating_add(1);
+                if self.wire.has_unread() {
+                    // Something came that says nothing to us. Nobody tells of what is behind it: it is not left out of the looks.
+                    self.stir();
+                }
                 self.unread = Unread::Unknown;
                 return false;
             }

@@ -181,7 +181,7 @@ impl Receiver {
         }
         let to_body = count.min(body.len());
         self.got += (count - to_body) as u64;
-        Ok(Some((to_body, count < body.len() + room)))
+        Ok(Some((to_body, count < body.len() + room && !wire.has_unread())))
     }
 
     /// Gives the ring's pages back, if nothing that was received is unread or kept.

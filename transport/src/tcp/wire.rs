@@ -128,7 +128,8 @@ impl Wire {
         }
     }
 
-    /// Receives into `pieces`, in order; how many bytes. Fewer than they hold: no more has come. 0: the peer has closed.
+    /// Receives into `pieces`, in order; how many bytes. 0: the peer has closed. Fewer than they hold, or none (`AGAIN`): no more has
+    /// come, unless [`Wire::has_unread`] says so.
     ///
     /// # Safety
     /// The pieces are mapped and writable, and nobody else reads or writes them until this returns.
@@ -143,7 +144,7 @@ impl Wire {
         }
     }
 
-    /// Whether the next receive has something although the socket may have nothing.
+    /// Whether the next receive may have something of which no socket tells: bytes that TLS has, or its socket had more.
     #[inline]
     pub(super) fn has_unread(&self) -> bool {
         match self {

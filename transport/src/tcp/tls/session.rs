@@ -68,6 +68,8 @@ pub(in crate::tcp) struct Session {
     sent: usize,
     /// What came is a part of something that has to come whole.
     is_blocked: bool,
+    /// The last call took as much as it asked for: there may be more in the socket.
+    has_more: bool,
     /// The peer has said something.
     has_begun: bool,
     /// Nothing more comes.
@@ -124,6 +126,7 @@ impl Session {
             output: Vec::new(),
             sent: 0,
             is_blocked: false,
+            has_more: false,
             has_begun: false,
             is_over: false,
             is_broken: false,
@@ -188,7 +191,7 @@ impl Session {
             match self.fill() {
                 // An error of sending comes again, unless the peer has said why.
                 Err(Errno::AGAIN) => return flushed.map(|_| false).map_err(|_| TlsError::Closed),
-                Ok((0, _)) | Err(_) => return Err(TlsError::Closed),
+                Ok(0) | Err(_) => return Err(TlsError::Closed),
                 Ok(_) if mem::replace(&mut self.has_begun, true) || KINDS.contains(&self.input[0]) => {}
                 Ok(_) => return Err(TlsError::Plain),
             }
@@ -262,20 +265,21 @@ impl Session {
         Errno::BADMSG
     }
 
-    /// Receives once behind the bytes that arrived: how many more, and whether there may be more.
-    fn fill(&mut self) -> Result<(usize, bool), Errno> {
+    /// Receives once behind the bytes that arrived: how many more. 0: the peer has closed.
+    fn fill(&mut self) -> Result<usize, Errno> {
         self.input.resize(INPUT_BYTES, 0);
         self.input.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
         let room = &mut self.input[self.end..];
+        self.has_more = false;
         if room.is_empty() {
             // A message of a handshake that is larger than any needs to be.
             return Err(Errno::BADMSG);
         }
         let (room, count) = (room.len(), socket::hear(&self.socket, room)?);
         self.end += count;
-        self.is_blocked = false;
-        Ok((count, count == room))
+        (self.is_blocked, self.has_more) = (false, count == room);
+        Ok(count)
     }
 
     /// Hands the kernel what was sealed; whether that is all.
@@ -339,27 +343,30 @@ impl Session {
         !self.output.is_empty()
     }
 
-    /// See [`Wire::receive`](crate::tcp::wire::Wire::receive).
+    /// See [`Wire::receive`](crate::tcp::wire::Wire::receive). Asks the socket once at most: records may hold nothing, and a peer
+    /// that sends those on and on would keep this thread. [`Session::has_unread`] says whether to come again.
     pub(in crate::tcp) unsafe fn receive(&mut self, pieces: &[Piece; PIECES]) -> Result<usize, Errno> {
         let mut sink = Sink { pieces: *pieces, taken: 0 };
-        let mut more = true;
-        loop {
-            let opened = self.open_into(&mut sink);
-            let is_done = sink.is_full() || self.is_over || !more || opened.is_err();
-            if is_done && (sink.taken > 0 || (self.is_over && opened.is_ok())) {
-                // An error is found again.
-                return Ok(sink.taken);
-            }
-            opened?;
-            if is_done {
-                return Err(Errno::AGAIN);
-            }
-            match self.fill() {
-                Ok((0, _)) => self.is_over = true,
-                Ok((_, may_more)) => more = may_more,
-                Err(_) if sink.taken > 0 => return Ok(sink.taken),
-                Err(errno) => return Err(errno),
-            }
+        let opened = self.open_into(&mut sink);
+        if sink.is_full() || self.is_over || opened.is_err() {
+            return self.received(&sink, opened);
+        }
+        match self.fill() {
+            Ok(0) => self.is_over = true,
+            Ok(_) => {}
+            Err(_) if sink.taken > 0 => return Ok(sink.taken),
+            Err(errno) => return Err(errno),
+        }
+        let opened = self.open_into(&mut sink);
+        self.received(&sink, opened)
+    }
+
+    /// What a call received, of which the last part was `opened`. An error behind some bytes is found again.
+    fn received(&self, sink: &Sink, opened: Result<(), Errno>) -> Result<usize, Errno> {
+        match opened {
+            _ if sink.taken > 0 => Ok(sink.taken),
+            Ok(()) if !self.is_over => Err(Errno::AGAIN),
+            opened => opened.map(|()| 0),
         }
     }
 
@@ -396,10 +403,11 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a receive has something although the socket may have nothing.
+    /// Whether a receive may have something of which the socket does not tell again.
     pub(in crate::tcp) fn has_unread(&self) -> bool {
         let is_unopened = self.begin < self.end && !self.is_blocked;
-        self.left_at < self.left.len() || is_unopened || self.is_over || self.fault.is_some()
+        let is_left = self.left_at < self.left.len() || is_unopened;
+        is_left || self.has_more || self.is_over || self.fault.is_some()
     }
 
     /// Gives the buffers back that hold nothing.
