@@ -220,30 +220,34 @@ impl Live {
     pub(super) fn has_come(&self) -> bool {
         self.wire.has_unread()
             || self.unread == Unread::More
-            || matches!((&self.body, self.rx.head()), (Body::None, Ok(Head::Frame) | Err(_)))
+            || matches!((&self.body, self.rx.head(0)), (Body::None, Ok(Head::Frame) | Err(_)))
     }
 
-    /// Takes the records at the front, and what of their bodies was received.
+    /// Takes the records at the front, and what of their bodies was received. What lies behind them is moved once: records may be many.
     fn take_records(&mut self, found: &mut Found<'_>) -> Result<Front, CloseReason> {
-        loop {
+        let mut used = 0;
+        let front = loop {
             if !matches!(self.body, Body::None) {
                 let Self { rx, requests, serving, body, .. } = self;
-                let fed = rx.feed(sink(body, requests, serving));
+                let fed = rx.feed(used, sink(body, requests, serving));
+                used += fed;
                 self.body_came(fed, found)?;
                 if !matches!(self.body, Body::None) {
-                    return Ok(Front::Missing(0));
+                    break Front::Missing(0);
                 }
                 continue;
             }
-            match self.rx.head()? {
-                Head::Frame => return Ok(Front::Frame),
-                Head::Nothing { missing } => return Ok(Front::Missing(missing)),
+            match self.rx.head(used)? {
+                Head::Frame => break Front::Frame,
+                Head::Nothing { missing } => break Front::Missing(missing),
                 Head::Record(record) => {
-                    self.rx.strip(super::record::RECORD_BYTES);
+                    used += super::record::RECORD_BYTES;
                     self.record(record, found)?;
                 }
             }
-        }
+        };
+        self.rx.strip(used);
+        Ok(front)
     }
 
     /// Does what a record says, or awaits its body.

@@ -29,6 +29,12 @@ const BESIDE_BULK_BYTES: u64 = 4 << 10;
 /// Frames of one run.
 const RUN_MAX: u32 = 1 << 20;
 
+#[cfg(test)]
+thread_local! {
+    /// Bytes that this thread moved to the front of rings.
+    pub(super) static MOVED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// The receive ring of a connection.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -85,22 +91,23 @@ impl Receiver {
     /// The word at `position`, which was received.
     fn word(&self, position: u64) -> u64 {
         let at = self.at(position).cast::<u64>();
-        // SAFETY: inside the ring and aligned, as `rx` is a multiple of 16. This thread alone writes it.
-        u64::from_le(unsafe { at.read() })
+        // SAFETY: inside the two views of the ring, behind a record's body not aligned. This thread alone writes it.
+        u64::from_le(unsafe { at.read_unaligned() })
     }
 
-    /// What lies at the front.
+    /// What lies behind so many `used` bytes at the front: records and their bodies, which [`Receiver::strip`] takes out later.
     ///
     /// # Errors
     /// What the peer did wrong.
     #[inline]
-    pub(super) fn head(&self) -> Result<Head, Violation> {
-        if self.ahead() < RECORD_BYTES {
+    pub(super) fn head(&self, used: usize) -> Result<Head, Violation> {
+        let (ahead, at) = (self.ahead() - used, self.rx + used as u64);
+        if ahead < RECORD_BYTES {
             return Ok(Head::Nothing { missing: 0 });
         }
-        let bits = self.word(self.rx);
+        let bits = self.word(at);
         if pack_len(bits) == 0 {
-            return Record::decode(bits, self.word(self.rx + 8)).map(Head::Record);
+            return Record::decode(bits, self.word(at + 8)).map(Head::Record);
         }
         let word = FrameWord::parse(bits, self.frame_bytes_max)?;
         let end = self.rx + word.map_or(0, |word| span(word.payload_bytes()) as u64);
@@ -108,7 +115,8 @@ impl Receiver {
         if end > limit {
             return Err(Violation::Overrun { bytes: end - limit });
         }
-        Ok(if end <= self.got { Head::Frame } else { Head::Nothing { missing: end - self.got } })
+        let got = self.got - used as u64;
+        Ok(if end <= got { Head::Frame } else { Head::Nothing { missing: end - got } })
     }
 
     /// The whole frames from the front on, at most `limit`; see [`Receiver::head`].
@@ -134,24 +142,29 @@ impl Receiver {
         Some(run.taken())
     }
 
-    /// Takes `bytes` out of the ring at the front, which were received; what lies behind them moves there.
-    pub(super) fn strip(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.ahead());
+    /// Takes so many `used` bytes out of the ring at the front; what lies behind them moves there.
+    #[inline]
+    pub(super) fn strip(&mut self, used: usize) {
+        if used == 0 {
+            return;
+        }
+        let behind = self.ahead() - used;
         let to = self.at(self.rx).as_ptr();
         // SAFETY: within `ahead` of a place in the first view, so inside the two views: a ring is never overfull.
-        let from = unsafe { to.add(bytes) };
+        let from = unsafe { to.add(used) };
         // SAFETY: both ends lie inside the two views, as above, and no byte from the front on is lent while no run is out.
-        unsafe { std::ptr::copy(from, to, self.ahead() - bytes) };
-        self.got -= bytes as u64;
+        unsafe { std::ptr::copy(from, to, behind) };
+        self.got -= used as u64;
+        #[cfg(test)]
+        MOVED.set(MOVED.get() + behind as u64);
     }
 
-    /// Copies received bytes of a record's body to `into` and takes them out; how many.
-    pub(super) fn feed(&mut self, into: &mut [u8]) -> usize {
-        let bytes = into.len().min(self.ahead());
-        let from = self.at(self.rx).as_ptr();
+    /// Copies bytes of a record's body, behind so many `used` at the front, to `into`; how many.
+    pub(super) fn feed(&self, used: usize, into: &mut [u8]) -> usize {
+        let bytes = into.len().min(self.ahead() - used);
+        let from = self.at(self.rx + used as u64).as_ptr();
         // SAFETY: received, so inside the two views and initialised; `into` lies elsewhere, as it is borrowed by the caller.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), bytes) };
-        self.strip(bytes);
         bytes
     }
 

@@ -47,6 +47,32 @@ fn frames_are_received_whatever_the_pieces() {
     }
 }
 
+/// Records cost what they are long: what lies behind many of them is moved once, not behind each.
+#[test]
+fn what_lies_behind_records_is_moved_once() {
+    use super::super::{receive::MOVED, record::Ask};
+    let (mut side, mut client) = open(64 << 10);
+    let (what, body) = Ask::Pull { key: 1, at: 0, len: 8 }.encode();
+    let ask = [&Record::Ask { id: 0, what }.encode()[..], &body].concat();
+    let records = [ask.repeat(200), Record::Credit { position: 0 }.encode().repeat(900)].concat();
+    let (frames, mut got) = ((0..8).map(|number| (vec![7; 100], number)).collect::<Vec<_>>(), Vec::new());
+    let behind: Vec<u8> = frames.iter().flat_map(|(payload, number)| frame(payload, *number)).collect();
+    client.write_all(&[&records[..], &behind].concat()).unwrap();
+    let (before, until) = (MOVED.get(), Instant::now() + Duration::from_secs(30));
+    while got.len() < frames.len() {
+        take(&mut side, &mut got);
+        assert!(Instant::now() < until, "{} frames", got.len());
+    }
+    assert_eq!(got, frames);
+    // Once for each call that received, of which there are a few however the kernel cuts it.
+    let moved = MOVED.get() - before;
+    assert!(
+        moved <= 8 * records.len() as u64,
+        "{moved} bytes were moved behind {} of records",
+        records.len()
+    );
+}
+
 /// A peer that reads a few bytes at a time sees the frames as they were written: whatever the kernel takes of each call.
 #[test]
 fn frames_are_sent_whatever_the_kernel_takes() {
