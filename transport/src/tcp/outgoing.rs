@@ -204,9 +204,11 @@ impl Outgoing {
         if self.records.len() - self.records_sent > RECORDS_BYTES_MAX {
             return false;
         }
-        // Those that left go, also while a peer that reads slowly never lets the last one leave.
+        // Those that left go, also while a peer that reads slowly never lets the last one leave. Their last byte stays: it says that
+        // a record may have left in part, which goes on before frames.
         if self.records_sent > RECORDS_BYTES_MAX {
-            self.records.drain(..std::mem::take(&mut self.records_sent));
+            self.records.drain(..self.records_sent - 1);
+            self.records_sent = 1;
         }
         self.records.extend_from_slice(&record.encode());
         self.records.extend_from_slice(body);

@@ -122,6 +122,62 @@ fn whole(stream: &[u8]) -> u64 {
     at as u64
 }
 
+/// A record goes on where it stopped, however many left before it while others always waited, and frames are staged meanwhile.
+#[test]
+fn a_record_that_left_in_part_goes_on_before_frames() {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+    let (mut side, _client) = open(64 << 10);
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
+    let mut wire = super::super::wire::Wire::Plain(ours);
+    let out = &mut side.port.table.slots[0].live.as_mut().unwrap().out;
+    let (mut said, mut staged, mut got, mut bytes) = (0_u32, 0_u32, Vec::new(), vec![0; 1 << 20]);
+    let until = Instant::now() + Duration::from_secs(60);
+    // Answers of every length, so that the kernel's pieces end inside them, and some always wait.
+    let answer = |id: u32| Record::Data { id, bytes: id % 29 };
+    for round in 0..600 {
+        while out.unsent_bytes() < 20_000 {
+            assert!(out.say(answer(said), &vec![1; said as usize % 29]));
+            said += 1;
+        }
+        out.send(&mut wire).unwrap();
+        if round % 7 == 0 {
+            out.place(8).unwrap().copy_from_slice(&[2; 8]);
+            out.commit(8, Tag(staged));
+            out.flush();
+            staged += 1;
+        }
+        if let Ok(count) = rustix::io::read(&theirs, &mut bytes) {
+            got.extend_from_slice(&bytes[..count]);
+        }
+    }
+    while !out.is_empty() {
+        assert!(Instant::now() < until, "not all leaves");
+        out.send(&mut wire).unwrap();
+        if let Ok(count) = rustix::io::read(&theirs, &mut bytes) {
+            got.extend_from_slice(&bytes[..count]);
+        }
+    }
+    while let Ok(count @ 1..) = rustix::io::read(&theirs, &mut bytes) {
+        got.extend_from_slice(&bytes[..count]);
+    }
+    let word = |at: usize| u64::from_le_bytes(got[at..at + 8].try_into().unwrap());
+    let (mut at, mut records, mut frames) = (0, 0, 0);
+    while at < got.len() {
+        if word(at) & u64::from(u32::MAX) == 0 {
+            assert_eq!(Record::decode(word(at), word(at + 8)), Ok(answer(records)), "at {at}");
+            at += 16 + records as usize % 29;
+            records += 1;
+        } else {
+            assert_eq!(got[at..at + 16], frame(&[2; 8], frames), "at {at}");
+            at += 16;
+            frames += 1;
+        }
+    }
+    assert_eq!((records, frames), (said, staged));
+}
+
 fn same_but_padding(got: &[u8], expected: &[u8]) -> bool {
     let mut at = 0;
     while let Some(word) = expected.get(at..at + 8) {
