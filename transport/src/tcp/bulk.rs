@@ -190,6 +190,17 @@ impl Serving {
         Ok(())
     }
 
+    /// Gives the memory of pieces back. None is being received.
+    pub(super) fn rest(&mut self) {
+        (self.staged, self.staged_got) = (Vec::new(), 0);
+    }
+
+    /// Bytes of the memory for pieces.
+    #[cfg(test)]
+    pub(super) const fn staged_memory(&self) -> usize {
+        self.staged.capacity()
+    }
+
     /// What is missing of the piece.
     pub(super) fn sink(&mut self) -> &mut [u8] {
         &mut self.staged[self.staged_got..]

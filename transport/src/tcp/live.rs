@@ -174,11 +174,21 @@ impl Live {
         self.pulse
     }
 
-    /// Gives the pages of both rings back, if nothing lies there. They come again, zeroed, as they are used.
+    /// Gives the pages of both rings back, if nothing lies there, and memory that is not in use. Pages come again, zeroed, as they are
+    /// used.
     pub(super) fn rest(&mut self) {
         self.rx.rest();
         self.out.rest();
         self.wire.rest();
+        if !matches!(self.body, Body::Put) {
+            self.serving.rest();
+        }
+    }
+
+    /// Bytes of the memory for what the peer writes.
+    #[cfg(test)]
+    pub(super) const fn staged_memory(&self) -> usize {
+        self.serving.staged_memory()
     }
 
     /// It moved, or is about to.

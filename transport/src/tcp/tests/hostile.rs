@@ -3,11 +3,11 @@
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
 use super::{
-    super::{record::Ask, table::LEAVING_MAX, wire::Wire},
+    super::{live::Live, record::Ask, table::LEAVING_MAX, wire::Wire},
     idle::lives,
     *,
 };
-use crate::{Gate, Transfer, Violation, mem::Offer};
+use crate::{Gate, Transfer, Violation, Wait, mem::Offer};
 
 /// How the connection of a peer that says `bytes` ends.
 fn ends(bytes: &[u8]) -> CloseReason {
@@ -126,6 +126,35 @@ fn only_what_was_offered_is_sent() {
         client.set_nonblocking(false).unwrap();
         assert_eq!(answer, Record::End { id, status: 1 }.encode());
     }
+}
+
+/// The memory of a write is given back, also of one that is refused.
+#[test]
+fn a_write_leaves_no_memory_at_a_connection_at_rest() {
+    let (mut side, mut client) = open(4096);
+    let bytes = 64 << 10;
+    let (what, body) = Ask::Write { key: 1, at: 0, len: bytes.into() }.encode();
+    let put = [&Record::Put { id: 0, bytes }.encode()[..], &vec![1; bytes as usize]].concat();
+    let says = [&Record::Ask { id: 0, what }.encode()[..], &body, &put].concat();
+    let writer = std::thread::spawn(move || {
+        client.write_all(&says).unwrap();
+        let mut answer = [0; 16];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, Record::End { id: 0, status: 1 }.encode());
+        client
+    });
+    let memory = |side: &Side| lives(side).map(Live::staged_memory).sum::<usize>();
+    let (until, mut most) = (Instant::now() + Duration::from_secs(30), 0);
+    while most == 0 || memory(&side) > 0 || !writer.is_finished() {
+        side.poll();
+        most = most.max(memory(&side));
+        if side.port.arm() {
+            side.port.disarm();
+        }
+        assert!(Instant::now() < until, "{} bytes are left of {most}", memory(&side));
+    }
+    writer.join().unwrap();
+    assert_eq!(most, bytes as usize);
 }
 
 /// A peer that asks and reads no answer is owed so many records, and no more.
