@@ -1,7 +1,7 @@
 //! Memory that a port exposes: the peer's operations on it are made in this port's turn.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
 };
 
@@ -24,7 +24,7 @@ pub(super) struct Exposures {
 #[derive(Debug)]
 struct Exposure {
     words: Arc<Words>,
-    shown: Vec<ConnId>,
+    shown: BTreeSet<ConnId>,
 }
 
 impl Exposures {
@@ -32,7 +32,7 @@ impl Exposures {
     pub(super) fn expose(self: &Arc<Self>, bytes: usize) -> Result<Exposed, PortError> {
         let words = Arc::new(Words::anonymous(bytes).map_err(|error| mapping(&error))?);
         let key = fresh_key();
-        lock(&self.table).insert(key, Exposure { words: Arc::clone(&words), shown: Vec::new() });
+        lock(&self.table).insert(key, Exposure { words: Arc::clone(&words), shown: BTreeSet::new() });
         Ok(Exposed::new(words, key, Arc::clone(self) as Arc<dyn ExposedHome>))
     }
 
@@ -40,9 +40,7 @@ impl Exposures {
     pub(super) fn show(&self, key: u64, conn: ConnId) -> Option<u64> {
         let mut table = lock(&self.table);
         let exposure = table.get_mut(&key)?;
-        if !exposure.shown.contains(&conn) {
-            exposure.shown.push(conn);
-        }
+        exposure.shown.insert(conn);
         Some(exposure.words.len())
     }
 
@@ -51,6 +49,19 @@ impl Exposures {
         let table = lock(&self.table);
         let exposure = table.get(&key).filter(|exposure| exposure.shown.contains(&conn))?;
         Some(Arc::clone(&exposure.words))
+    }
+
+    /// The connection has ended.
+    pub(super) fn forget(&self, conn: ConnId) {
+        for exposure in lock(&self.table).values_mut() {
+            exposure.shown.remove(&conn);
+        }
+    }
+
+    /// Connections that memory was shown on, each as often as pieces were.
+    #[cfg(test)]
+    pub(super) fn shown(&self) -> usize {
+        lock(&self.table).values().map(|exposure| exposure.shown.len()).sum()
     }
 }
 

@@ -294,6 +294,7 @@ impl Table {
         let conn = live.id;
         self.news.extend(live.requests.end());
         self.gate.shared.accounts.close(conn);
+        self.gate.shared.exposures.forget(conn);
         tracing::debug!(?conn, %reason, "closed");
         live.say_goodbye(&reason);
         let is_out = live.push_last();

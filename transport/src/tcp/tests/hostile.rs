@@ -157,6 +157,34 @@ fn a_write_leaves_no_memory_at_a_connection_at_rest() {
     assert_eq!(most, bytes as usize);
 }
 
+/// Clients that come and go leave nothing at memory that was shown to them.
+#[test]
+fn exposed_memory_forgets_connections_that_ended() {
+    let mut listener = listen(&ListenOptions::default());
+    let port = Tcp.open_port(&config(4096)).unwrap();
+    let (accepted, first) = greet(&mut listener, &port, 4096);
+    let mut side = Side::adopt(port, accepted);
+    side.opened();
+    let (kept, gate) = (side.conn, side.port.gate());
+    let exposed = gate.expose(kept, 16).unwrap();
+    side.port.show(kept, &exposed).unwrap();
+    for number in 0..10 {
+        let (accepted, client) = greet(&mut listener, &side.port, 4096);
+        side.conn = side.port.adopt(accepted, Time(0)).unwrap();
+        side.opened();
+        side.port.show(side.conn, &exposed).unwrap();
+        assert_eq!(gate.shared.exposures.shown(), 2);
+        if number % 2 == 0 {
+            side.port.close(side.conn, CloseReason::Local, Time(0));
+        }
+        drop(client);
+        side.closed();
+        assert_eq!(gate.shared.exposures.shown(), 1);
+    }
+    assert!(gate.shared.exposures.find(exposed.key(), kept).is_some());
+    drop(first);
+}
+
 /// A peer that asks and reads no answer is owed so many records, and no more.
 #[test]
 fn a_peer_that_reads_no_record_is_closed() {
