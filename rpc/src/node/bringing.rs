@@ -68,6 +68,11 @@ impl Bringing {
         at
     }
 
+    /// Whether nothing is on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.items.len()
+    }
+
     pub(super) fn take(&mut self, at: usize) -> Option<Item> {
         let item = self.items.get_mut(at)?.take()?;
         self.free.push(at);
@@ -88,4 +93,23 @@ pub(super) fn home<P: Port>(io: &Io<'_, P>, reach: &Arc<Reach>, conn: ConnId, bu
 /// Whether the peer may READ from us.
 pub(super) fn may_offer<P: Port>(io: &Io<'_, P>, conn: ConnId) -> bool {
     io.negotiated(conn).is_none_or(|negotiated| negotiated.responder_resources.granted > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_on_its_way_when_all_were_taken() {
+        let mut bringing = Bringing::default();
+        assert!(bringing.is_empty());
+        let places: Vec<_> = (0..3).map(|number| bringing.insert(Item { lane: None, number })).collect();
+        for (taken, at) in places.iter().enumerate() {
+            assert!(!bringing.is_empty(), "{taken} of 3 were taken");
+            assert!(bringing.take(*at).is_some() && bringing.take(*at).is_none());
+        }
+        assert!(bringing.is_empty());
+        assert_eq!(bringing.insert(Item { lane: None, number: 3 }), places[2], "a place is used again");
+        assert!(!bringing.is_empty());
+    }
 }

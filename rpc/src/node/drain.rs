@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// Closes `conn` if none of our calls is on it any more; `done` then. Calls that come for it later go to `next`.
+    /// Closes `conn` if none of our calls is on it any more, and nothing that their streams still bring; `done` then. Calls that come for it later go to `next`.
     #[cold]
     pub(super) fn retire<P: Port>(
         &mut self,
@@ -110,7 +110,9 @@ impl Node {
         done: &Arc<AtomicBool>,
     ) {
         if let Some(here) = self.conns.get_mut(conn) {
-            if here.calls.next_live(0).is_some() || self.accesses_on(conn) > 0 {
+            // The answer of a call does not wait for large items of its stream that came before it.
+            let is_in_use = here.calls.next_live(0).is_some() || !here.bringing.is_empty();
+            if is_in_use || self.accesses_on(conn) > 0 {
                 return;
             }
             if let Some(next) = next {
