@@ -6,6 +6,7 @@ mod common;
 
 use std::{
     convert::Infallible,
+    future::{Future, Ready, ready},
     pin::Pin,
     process::Command,
     task::{Context, Poll},
@@ -23,7 +24,16 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 
 fn edge(listen: &str, to: &str) -> Running {
-    Running::start(&["edge", "--listen", listen, "--to", to, "--drain-s", "5", "--json"])
+    edge_with(listen, to, &["--drain-s", "5"])
+}
+
+fn edge_with(listen: &str, to: &str, more: &[&str]) -> Running {
+    Running::start(&[&["edge", "--listen", listen, "--to", to, "--json"], more].concat())
+}
+
+/// Awaits a future that ends in time on any machine.
+async fn on_time<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it ends in time")
 }
 
 /// Sends the body back, with a trailer that has its length.
@@ -39,7 +49,7 @@ async fn echo(
         .header("x-path", parts.uri.path())
         .header("x-host", parts.uri.host().unwrap_or_default())
         .header("x-has-length", parts.headers.contains_key("content-length").to_string())
-        .body(Full::new(data).with_trailers(std::future::ready(Some(Ok(trailers)))));
+        .body(Full::new(data).with_trailers(ready(Some(Ok(trailers)))));
     Ok(response.unwrap())
 }
 
@@ -70,6 +80,75 @@ fn post(path: &str, bytes: usize) -> Request<Full<Bytes>> {
     let body = Full::new(Bytes::from(vec![7; bytes]));
     let request = Request::post(format!("http://example.org{path}"));
     request.header("content-type", "application/grpc").header("te", "trailers").body(body).unwrap()
+}
+
+/// A service of gimmal that fails, streams without an end, or answers, as the path says.
+#[derive(Clone)]
+struct Native;
+
+/// A server of it.
+fn serve(name: &str) -> (String, gimmal::Server) {
+    let native = format!("shm://edge-{name}-{}", std::process::id());
+    let runtime = gimmal::tokio::Tokio::current().unwrap();
+    let builder = gimmal::Server::builder().runtime(runtime);
+    let server = builder.service(gimmal_http::Serve::new(Native)).listen(&native).unwrap();
+    (native, server)
+}
+
+impl tower_service::Service<Request<gimmal_http::Body>> for Native {
+    type Response = Response<Endless>;
+    type Error = &'static str;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<gimmal_http::Body>) -> Self::Future {
+        let is_endless = match request.uri().path() {
+            "/a/fail" => return ready(Err("it failed")),
+            path => path == "/a/stream",
+        };
+        ready(Ok(Response::new(Endless { first: Some(Bytes::from_static(b"first")), is_endless })))
+    }
+}
+
+/// A body whose end may never come.
+struct Endless {
+    first: Option<Bytes>,
+    is_endless: bool,
+}
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(http_body::Frame::data(first)))),
+            None if self.is_endless => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+/// Clients of gRPC repeat a call on UNAVAILABLE, which would run this one twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_ran_and_failed_is_not_unavailable() {
+    let (native, _server) = serve("fails");
+    let enter = edge("http://127.0.0.1:0", &native);
+    let mut sender = connect(&enter.at).await;
+    let response = on_time(sender.send_request(post("/a/fail", 1))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["grpc-status"], "1");
+    let request = Request::get("http://example.org/a/fail").body(Full::default()).unwrap();
+    on_time(sender.ready()).await.unwrap();
+    assert_eq!(on_time(sender.send_request(request)).await.unwrap().status(), StatusCode::BAD_GATEWAY);
+    drop(sender);
+    assert_eq!(enter.stop()["failed"], 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! The answers to requests that failed at an edge.
 
+use gimmal::Fate;
 use gimmal_http::Error;
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body_util::{Either, Empty};
@@ -41,19 +42,43 @@ pub(super) fn failed<B>(
 
 /// Status and code of a failure of gimmal.
 pub(super) fn judged(error: &Error) -> (StatusCode, gimmal::Code) {
-    let code = error.failure().and_then(|failure| failure.status()).map(gimmal::Status::code);
-    match (error, code) {
-        (Error::NotCarried(_), _) => (StatusCode::NOT_IMPLEMENTED, gimmal::Code::Unimplemented),
-        (Error::HeadTooLarge, _) => {
-            (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, gimmal::Code::ResourceExhausted)
+    let code = error.code();
+    let status = match (error, code) {
+        (Error::NotCarried(_), _) => StatusCode::NOT_IMPLEMENTED,
+        (Error::HeadTooLarge, _) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        (Error::ContentLength, _) => StatusCode::BAD_REQUEST,
+        (_, gimmal::Code::DeadlineExceeded) => StatusCode::GATEWAY_TIMEOUT,
+        (_, gimmal::Code::ResourceExhausted) => StatusCode::SERVICE_UNAVAILABLE,
+        // The caller may repeat it. A connection that ended behind the request is a 502.
+        (_, gimmal::Code::Unavailable) if error.fate() == Fate::NotRun => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    (status, code)
+}
+
+#[cfg(test)]
+mod tests {
+    use gimmal::{CallError, TransportError};
+    use gimmal_transport::CloseReason;
+
+    use super::*;
+
+    #[test]
+    fn what_ran_is_not_to_be_repeated() {
+        let closed = |fate| {
+            let reason = CloseReason::Peer;
+            Error::Call(CallError::Transport(TransportError::Closed { reason, fate }))
+        };
+        let full = Error::Call(CallError::Transport(TransportError::Full { waiting: 1 }));
+        let cases = [
+            (closed(Fate::NotRun), StatusCode::SERVICE_UNAVAILABLE, gimmal::Code::Unavailable),
+            (closed(Fate::MaybeRan), StatusCode::BAD_GATEWAY, gimmal::Code::Unavailable),
+            (full, StatusCode::SERVICE_UNAVAILABLE, gimmal::Code::ResourceExhausted),
+            (Error::Aborted(String::new()), StatusCode::BAD_GATEWAY, gimmal::Code::Cancelled),
+            (Error::Malformed("no head"), StatusCode::BAD_GATEWAY, gimmal::Code::Internal),
+        ];
+        for (error, status, code) in cases {
+            assert_eq!(judged(&error), (status, code), "{error}");
         }
-        (Error::NotConnected(_), _) => (StatusCode::SERVICE_UNAVAILABLE, gimmal::Code::Unavailable),
-        (Error::ContentLength, _) => (StatusCode::BAD_REQUEST, gimmal::Code::Internal),
-        (_, Some(code @ gimmal::Code::DeadlineExceeded)) => (StatusCode::GATEWAY_TIMEOUT, code),
-        (_, Some(code @ (gimmal::Code::ResourceExhausted | gimmal::Code::Unavailable))) => {
-            (StatusCode::SERVICE_UNAVAILABLE, code)
-        }
-        (_, Some(code)) => (StatusCode::BAD_GATEWAY, code),
-        (_, None) => (StatusCode::BAD_GATEWAY, gimmal::Code::Unavailable),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, fmt};
 
-use gimmal_rpc::{Fate, response::Failure};
+use gimmal_rpc::{CallError, Code, Fate, TransportError, response::Failure};
 
 use crate::head::{HEAD_BYTES_MAX, Unread};
 
@@ -59,6 +59,26 @@ impl Error {
             Self::NotConnected(_) | Self::HeadTooLarge | Self::NotCarried(_) => Fate::NotRun,
             Self::Aborted(_) | Self::Malformed(_) => Fate::Ran,
             Self::Body(_) | Self::ContentLength | Self::TooLarge { .. } => Fate::MaybeRan,
+        }
+    }
+
+    /// Returns the failure as a code of gRPC.
+    ///
+    /// Clients of gRPC repeat a call on `UNAVAILABLE`. So where gimmal fails a call, that code says that the connection was lost, or
+    /// that the service was certainly not called: [`fate`](Self::fate) tells which.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotConnected(_) => Code::Unavailable,
+            Self::Call(CallError::Status(status)) => status.code(),
+            Self::Call(CallError::Transport(
+                TransportError::Closed { .. } | TransportError::Worker { .. },
+            )) => Code::Unavailable,
+            Self::Call(CallError::Transport(TransportError::Full { .. })) => Code::ResourceExhausted,
+            Self::Call(CallError::Mismatch(_)) | Self::NotCarried(_) => Code::Unimplemented,
+            Self::HeadTooLarge | Self::TooLarge { .. } => Code::ResourceExhausted,
+            Self::Aborted(_) | Self::Body(_) => Code::Cancelled,
+            _ => Code::Internal,
         }
     }
 

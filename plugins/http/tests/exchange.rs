@@ -9,6 +9,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use bytes::Bytes;
 use common::{Fixture, Log, Requests as _, channel_body, full, on_time};
 use gimmal_http::{Body, Error, Peer, Timeout};
+use gimmal_rpc::{Status, TransportError, engine::transport::CloseReason, response::Failure};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
@@ -330,7 +331,7 @@ async fn a_deadline_ends_both_sides() {
         request
     };
     let error = on_time(fixture.send(timed("/never"))).await.unwrap_err();
-    let code = |error: &Error| error.failure().and_then(|it| it.status()).map(gimmal::Status::code);
+    let code = |error: &Error| error.failure().and_then(|it| it.status()).map(Status::code);
     assert_eq!(code(&error), Some(gimmal::Code::DeadlineExceeded), "{error}");
     log.left(1).await;
     let mut response = on_time(fixture.send(timed("/stream"))).await.unwrap();
@@ -433,4 +434,30 @@ fn a_driven_client_carries_whole_bodies_and_streams() {
         drop(body);
         on_time(sender.closed()).await;
     });
+}
+
+#[test]
+fn only_what_did_not_run_and_lost_connections_are_unavailable() {
+    let closed = |fate| TransportError::Closed { reason: CloseReason::Peer, fate };
+    let worker = |fate| TransportError::Worker { why: "it is gone", fate };
+    let cases = [
+        (closed(gimmal::Fate::NotRun), gimmal::Code::Unavailable),
+        (closed(gimmal::Fate::MaybeRan), gimmal::Code::Unavailable),
+        (worker(gimmal::Fate::NotRun), gimmal::Code::Unavailable),
+        (worker(gimmal::Fate::MaybeRan), gimmal::Code::Unavailable),
+        (TransportError::Full { waiting: 1 }, gimmal::Code::ResourceExhausted),
+        (TransportError::TooLarge { limit: 1 }, gimmal::Code::Internal),
+        (TransportError::AnswerAboveMax { bytes: 2, limit: 1 }, gimmal::Code::Internal),
+        (TransportError::OwnWorker { fate: gimmal::Fate::MaybeRan }, gimmal::Code::Internal),
+    ];
+    for (error, code) in cases {
+        assert_eq!(Error::Call(Failure::Transport(error.clone())).code(), code, "{error}");
+    }
+    let status = Status::refused(gimmal::Code::DeadlineExceeded, "late");
+    assert_eq!(Error::Call(Failure::Status(status.clone())).code(), gimmal::Code::DeadlineExceeded);
+    assert_eq!(Error::NotConnected(Failure::Status(status)).code(), gimmal::Code::Unavailable);
+    let aborted = Error::Aborted("it failed".to_owned());
+    assert_eq!((aborted.code(), aborted.fate()), (gimmal::Code::Cancelled, gimmal::Fate::Ran));
+    assert_eq!(Error::Malformed("no head").code(), gimmal::Code::Internal);
+    assert_eq!(Error::NotCarried("CONNECT").code(), gimmal::Code::Unimplemented);
 }

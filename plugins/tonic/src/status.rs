@@ -2,22 +2,9 @@
 
 use std::{error::Error as _, sync::Arc};
 
-use gimmal::{CallError, Fate, TransportError};
+use gimmal::Fate;
 use gimmal_http::Error;
 use tonic::{Code, Status};
-
-fn code_of(error: &Error) -> Code {
-    match error {
-        Error::NotConnected(_) => Code::Unavailable,
-        Error::Call(CallError::Status(status)) => Code::from_i32(status.code().number().into()),
-        Error::Call(CallError::Transport(TransportError::Closed { .. })) => Code::Unavailable,
-        Error::Call(CallError::Transport(TransportError::Full { .. })) => Code::ResourceExhausted,
-        Error::Call(CallError::Mismatch(_)) | Error::NotCarried(_) => Code::Unimplemented,
-        Error::HeadTooLarge | Error::TooLarge { .. } => Code::ResourceExhausted,
-        Error::Aborted(_) | Error::Body(_) => Code::Cancelled,
-        _ => Code::Internal,
-    }
-}
 
 /// Makes a status of a failure. Its source is the [`Error`], from which [`fate`] reads whether the call ran.
 #[must_use]
@@ -28,7 +15,7 @@ pub fn status_of(error: Error) -> Status {
     {
         return status.clone();
     }
-    let mut status = Status::new(code_of(&error), error.to_string());
+    let mut status = Status::new(Code::from_i32(error.code().number().into()), error.to_string());
     status.set_source(Arc::new(error));
     status
 }
