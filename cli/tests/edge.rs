@@ -151,6 +151,41 @@ async fn a_call_that_ran_and_failed_is_not_unavailable() {
     assert_eq!(enter.stop()["failed"], 2);
 }
 
+/// Streams have the places of requests for as long as they last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_count_among_the_requests() {
+    let (native, _server) = serve("streams");
+    let enter = edge_with("http://127.0.0.1:0", &native, &["--requests-max", "2", "--drain-s", "5"]);
+    let mut sender = connect(&enter.at).await;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        on_time(sender.ready()).await.unwrap();
+        let mut stream = on_time(sender.send_request(post("/a/stream", 1))).await.unwrap().into_body();
+        assert_eq!(on_time(stream.frame()).await.unwrap().unwrap().into_data().unwrap(), "first");
+        streams.push(stream);
+    }
+    on_time(sender.ready()).await.unwrap();
+    let refused = on_time(sender.send_request(post("/a/b", 1))).await.unwrap();
+    assert_eq!(refused.headers()["grpc-status"], "8");
+    // There is room again when one of them is gone, for each of many requests.
+    drop(streams.pop());
+    for _ in 0..8 {
+        on_time(async {
+            loop {
+                sender.ready().await.unwrap();
+                let response = sender.send_request(post("/a/b", 1)).await.unwrap();
+                if !response.headers().contains_key("grpc-status") {
+                    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "first");
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+    drop((streams, sender));
+    assert_eq!(enter.stop()["failed"], 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_edges_carry_http2_over_gimmal() {
     let native = format!("shm://edge-{}", std::process::id());

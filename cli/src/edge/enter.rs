@@ -1,17 +1,25 @@
 //! HTTP/2 in, gimmal out.
 
-use std::{convert::Infallible, error::Error, sync::Arc};
+use std::{
+    convert::Infallible,
+    error::Error,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
+use bytes::Bytes;
 use gimmal_http::{Body, Client, Timeout};
 use gimmal_transport::{Instant, parts::LogPace};
 use http::{Request, Response, StatusCode};
+use http_body::{Frame, SizeHint};
 use http_body_util::Either;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::{Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
 };
 use tower_service::Service as _;
@@ -97,7 +105,7 @@ impl Serving {
         let Self { client, requests, counts, mut stopped } = self;
         let service = service_fn(move |request| {
             let (client, requests, counts) = (client.clone(), Arc::clone(&requests), Arc::clone(&counts));
-            async move { Ok::<_, Infallible>(pass(client, &requests, &counts, request).await) }
+            async move { Ok::<_, Infallible>(pass(client, requests, &counts, request).await) }
         });
         let connection =
             http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
@@ -111,14 +119,40 @@ impl Serving {
     }
 }
 
+/// A response's body, which has its request's place until it is dropped: a stream is in flight for as long as it lasts.
+struct Placed {
+    body: Body,
+    _place: OwnedSemaphorePermit,
+}
+
+impl http_body::Body for Placed {
+    type Data = Bytes;
+    type Error = gimmal_http::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 async fn pass(
     mut client: Channel,
-    requests: &Semaphore,
+    requests: Arc<Semaphore>,
     counts: &Counts,
     mut request: Request<Incoming>,
-) -> Response<Passed<Body>> {
+) -> Response<Passed<Placed>> {
     let is_grpc = is_grpc(request.headers());
-    let Ok(_place) = requests.try_acquire() else {
+    let Ok(place) = requests.try_acquire_owned() else {
         Counts::add(&counts.refused);
         let why = "the edge has as many requests as it takes at once";
         return failed(is_grpc, StatusCode::SERVICE_UNAVAILABLE, gimmal::Code::ResourceExhausted, why);
@@ -128,7 +162,7 @@ async fn pass(
         request.extensions_mut().insert(timeout);
     }
     match client.call(request).await {
-        Ok(response) => response.map(Either::Left),
+        Ok(response) => response.map(|body| Either::Left(Placed { body, _place: place })),
         Err(error) => {
             Counts::add(&counts.failed);
             let (status, code) = judged(&error);

@@ -20,7 +20,7 @@ pub(crate) struct Edge {
     pub(super) to: String,
     #[command(flatten)]
     pub(super) credentials: Credentials,
-    /// Requests in flight at most. One more is answered with status 503.
+    /// Requests in flight at most; a stream is one until it ends. One more is answered with status 503.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) requests_max: usize,
     /// HTTP/2 connections at most. More wait to be accepted.
