@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod connect;
 mod counters;
 mod credentials;

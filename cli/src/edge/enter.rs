@@ -29,7 +29,7 @@ use super::{
     options::{Counts, Edge, Http},
     secure,
 };
-use crate::{credentials::in_options, signals::asked_to_end};
+use crate::{accept::accepted, credentials::in_options, signals::asked_to_end};
 
 type Channel = Client<gimmal::Client>;
 
@@ -54,14 +54,13 @@ pub(super) async fn run(edge: &Edge, listen: Http<'_>, counts: &Arc<Counts>) -> 
     loop {
         let accept = async {
             let place = Arc::clone(&connections).acquire_owned().await;
-            (place, listener.accept().await)
+            (place, accepted(|| listener.accept(), &log).await)
         };
-        let (place, accepted) = tokio::select! {
+        let (place, (stream, peer)) = tokio::select! {
             () = &mut end => break,
             accepted = accept => accepted,
         };
         while serving.try_join_next().is_some() {}
-        let Ok((stream, peer)) = accepted else { continue };
         Counts::add(&counts.connections);
         let one = Serving {
             client: client.clone(),

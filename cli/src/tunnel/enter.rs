@@ -3,6 +3,7 @@
 use std::{error::Error, rc::Rc, sync::Arc, time::Duration};
 
 use gimmal::tokio::LocalClient;
+use gimmal_transport::parts::LogPace;
 use tokio::{
     sync::Semaphore,
     task::{JoinSet, spawn_local},
@@ -14,10 +15,7 @@ use super::{
     proxy::stream_name,
     pump::pump,
 };
-use crate::signals::asked_to_end;
-
-/// How long an accept is not tried again that failed for want of a descriptor or memory.
-const PAUSE: Duration = Duration::from_millis(50);
+use crate::{accept::accepted, signals::asked_to_end};
 
 /// How long a program's connection waits for one to the other end, which may be starting.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -85,11 +83,9 @@ impl Enter {
 }
 
 async fn accept(enter: Rc<Enter>, listener: Listener) {
+    let log = LogPace::default();
     while let Ok(place) = Arc::clone(&enter.places).acquire_owned().await {
-        let Ok((socket, ends)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
+        let (socket, ends) = accepted(|| listener.accept(), &log).await;
         let enter = Rc::clone(&enter);
         spawn_local(async move {
             let _place = place;
