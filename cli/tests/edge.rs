@@ -21,7 +21,10 @@ use hyper::{
     body::Incoming, client::conn::http2 as client, server::conn::http2 as server, service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
 
 fn edge(listen: &str, to: &str) -> Running {
     edge_with(listen, to, &["--drain-s", "5"])
@@ -149,6 +152,21 @@ async fn a_call_that_ran_and_failed_is_not_unavailable() {
     assert_eq!(on_time(sender.send_request(request)).await.unwrap().status(), StatusCode::BAD_GATEWAY);
     drop(sender);
     assert_eq!(enter.stop()["failed"], 2);
+}
+
+/// Clients that are silent, whether they have begun or not, do not keep an edge that is stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_do_not_keep_an_edge() {
+    let native = format!("shm://edge-silent-{}", std::process::id());
+    let enter = edge_with("http://127.0.0.1:0", &native, &["--drain-s", "20"]);
+    let silent = || TcpStream::connect(enter.at.trim_start_matches("http://"));
+    let _nothing = silent().await.unwrap();
+    let mut begun = silent().await.unwrap();
+    begun.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    // The settings of the server: it has accepted both.
+    on_time(begun.read_exact(&mut [0; 9])).await.unwrap();
+    let counts = enter.stop();
+    assert_eq!((&counts["connections"], &counts["drained"]), (&2.into(), &true.into()));
 }
 
 /// Streams have the places of requests for as long as they last.

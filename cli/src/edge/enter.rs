@@ -3,24 +3,30 @@
 use std::{
     convert::Infallible,
     error::Error,
+    net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use gimmal_http::{Body, Client, Timeout};
-use gimmal_transport::{Instant, parts::LogPace};
+use gimmal_transport::{Instant, Tls, parts::LogPace};
 use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use http_body_util::Either;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join, split},
+    net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
+    time::timeout,
 };
 use tower_service::Service as _;
 
@@ -32,6 +38,30 @@ use super::{
 use crate::{accept::accepted, credentials::in_options, signals::asked_to_end};
 
 type Channel = Client<gimmal::Client>;
+
+/// What a connection of HTTP/2 begins with (RFC 9113, section 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long clients may be silent.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// Until the preface is there.
+    preface: Duration,
+    /// Until a silent client is asked whether it lives.
+    ping: Duration,
+    /// Until it has said so.
+    pong: Duration,
+    /// After the stop, until a connection is dropped that has had no request: one may be on its way.
+    last: Duration,
+}
+
+/// A place among `--connections-max` is back after half a minute at most. gRPC gives a client as long to answer a ping.
+const PATIENCE: Patience = Patience {
+    preface: Duration::from_secs(10),
+    ping: Duration::from_secs(10),
+    pong: Duration::from_secs(20),
+    last: Duration::from_millis(500),
+};
 
 /// Accepts connections until a signal, then lets their requests end.
 pub(super) async fn run(edge: &Edge, listen: Http<'_>, counts: &Arc<Counts>) -> Result<bool, Box<dyn Error>> {
@@ -67,54 +97,84 @@ pub(super) async fn run(edge: &Edge, listen: Http<'_>, counts: &Arc<Counts>) -> 
             requests: Arc::clone(&requests),
             counts: Arc::clone(counts),
             stopped: stopped.clone(),
+            patience: PATIENCE,
         };
         let (tls, log) = (tls.clone(), Arc::clone(&log));
         serving.spawn(async move {
             let _place = place;
             let _ = stream.set_nodelay(true);
-            let Some(tls) = tls else { return one.serve(stream).await };
-            match secure::accept(&tls, stream).await {
-                Ok(stream) => one.serve(stream).await,
-                Err(error) => {
-                    Counts::add(&one.counts.untrusted);
-                    if let Some(left_out) = log.line(Instant::now()) {
-                        let error = in_options(&error.to_string());
-                        tracing::warn!(%peer, error, left_out, "not accepted");
-                    }
-                }
+            match tls {
+                None => one.serve(stream).await,
+                Some(tls) => one.serve_secure(&tls, stream, peer, &log).await,
             }
         });
     }
     drop((listener, stop));
     let all = async { while serving.join_next().await.is_some() {} };
-    Ok(tokio::time::timeout(edge.drain(), all).await.is_ok())
+    Ok(timeout(edge.drain(), all).await.is_ok())
 }
 
-/// What a connection's requests need.
+/// What a connection and its requests need.
 struct Serving {
     client: Channel,
     requests: Arc<Semaphore>,
     counts: Arc<Counts>,
     stopped: watch::Receiver<()>,
+    patience: Patience,
 }
 
 impl Serving {
+    /// Serves one connection under TLS.
+    async fn serve_secure(mut self, tls: &Tls, stream: TcpStream, peer: SocketAddr, log: &LogPace) {
+        let accepted = tokio::select! {
+            accepted = secure::accept(tls, stream) => accepted,
+            _ = self.stopped.changed() => return,
+        };
+        match accepted {
+            Ok(stream) => self.serve(stream).await,
+            Err(error) => {
+                Counts::add(&self.counts.untrusted);
+                if let Some(left_out) = log.line(Instant::now()) {
+                    let error = in_options(&error.to_string());
+                    tracing::warn!(%peer, error, left_out, "not accepted");
+                }
+            }
+        }
+    }
+
     /// Serves one connection until it ends, or until its requests have ended after a stop.
-    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { client, requests, counts, mut stopped } = self;
+    async fn serve(self, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { client, requests, counts, mut stopped, patience } = self;
+        let mut preface = [0; PREFACE.len()];
+        tokio::select! {
+            read = timeout(patience.preface, stream.read_exact(&mut preface)) => {
+                if !matches!(read, Ok(Ok(_))) || preface != *PREFACE {
+                    return;
+                }
+            }
+            // The sender is dropped.
+            _ = stopped.changed() => return,
+        }
+        let (rest, out) = split(stream);
+        let stream = TokioIo::new(join(PREFACE.chain(rest), out));
+        let was_asked = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&was_asked);
         let service = service_fn(move |request| {
+            asked.store(true, Ordering::Relaxed);
             let (client, requests, counts) = (client.clone(), Arc::clone(&requests), Arc::clone(&counts));
             async move { Ok::<_, Infallible>(pass(client, requests, &counts, request).await) }
         });
-        let connection =
-            http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new());
+        builder.keep_alive_interval(patience.ping).keep_alive_timeout(patience.pong);
+        let mut connection = std::pin::pin!(builder.serve_connection(stream, service));
         tokio::select! {
             _ = connection.as_mut() => return,
-            // The sender is dropped.
             _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
         }
-        let _ = connection.await;
+        if timeout(patience.last, connection.as_mut()).await.is_err() && was_asked.load(Ordering::Relaxed) {
+            let _ = connection.await;
+        }
     }
 }
 
@@ -167,5 +227,65 @@ async fn pass(
             let (status, code) = judged(&error);
             failed(is_grpc, status, code, &error.to_string())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(100);
+    const NEVER: Duration = Duration::from_secs(3600);
+    const NOBODY: Patience = Patience { preface: NEVER, ping: NEVER, pong: NEVER, last: NEVER };
+
+    /// A connection that ends when it is given up, and what stops it.
+    fn serve(patience: Patience) -> (DuplexStream, watch::Sender<()>, impl Future<Output = ()>) {
+        let (client, stream) = duplex(1 << 16);
+        let (stop, stopped) = watch::channel(());
+        let nobody = gimmal::Client::connect_lazy(&format!("shm://nobody-{}", std::process::id())).unwrap();
+        let serving = Serving {
+            client: Client::new(nobody),
+            requests: Arc::new(Semaphore::new(1)),
+            counts: Arc::default(),
+            stopped,
+            patience,
+        };
+        let ends = async { timeout(Duration::from_secs(60), serving.serve(stream)).await.unwrap() };
+        (client, stop, ends)
+    }
+
+    /// The preface of a client, and its settings, which are none.
+    async fn greet(client: &mut DuplexStream) {
+        client.write_all(PREFACE).await.unwrap();
+        client.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_without_a_preface_is_given_up() {
+        let (_client, _stop, ends) = serve(Patience { preface: SHORT, ..NOBODY });
+        ends.await;
+        let (mut client, _stop, ends) = serve(NOBODY);
+        client.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n").await.unwrap();
+        ends.await;
+    }
+
+    #[tokio::test]
+    async fn a_client_that_answers_no_ping_is_given_up() {
+        let (mut client, _stop, ends) = serve(Patience { ping: SHORT, pong: SHORT, ..NOBODY });
+        greet(&mut client).await;
+        ends.await;
+    }
+
+    #[tokio::test]
+    async fn a_stop_does_not_wait_for_clients_without_a_request() {
+        let (_client, stop, ends) = serve(NOBODY);
+        drop(stop);
+        ends.await;
+        let (mut client, stop, ends) = serve(Patience { last: SHORT, ..NOBODY });
+        greet(&mut client).await;
+        drop(stop);
+        ends.await;
     }
 }
