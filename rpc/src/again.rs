@@ -122,17 +122,9 @@ pub(crate) fn repeatable(response: &Response) -> Option<Fate> {
     }
 }
 
-/// Whether a call failed for want of a connection, or at a server that is going away, and did not run.
+/// Whether a call that ended is [not ready](CallError::is_unready).
 pub(crate) fn is_unready(response: &Response) -> bool {
-    match response.failure() {
-        Some(CallError::Status(status)) => {
-            status.code() == Code::Unavailable && status.fate() == Fate::NotRun
-        }
-        Some(CallError::Transport(
-            TransportError::Closed { fate, .. } | TransportError::Worker { fate, .. },
-        )) => *fate == Fate::NotRun,
-        _ => false,
-    }
+    response.failure().is_some_and(CallError::is_unready)
 }
 
 #[cfg(test)]
@@ -153,7 +145,13 @@ mod tests {
             Response::from(TransportError::Closed { reason, fate })
         };
         assert_eq!(repeatable(&closed(Fate::MaybeRan)), Some(Fate::MaybeRan));
-        assert!(is_unready(&closed(Fate::NotRun)) && !is_unready(&closed(Fate::MaybeRan)));
+        let worker = |fate| Response::from(TransportError::Worker { why: "it is full", fate });
+        for unready in [closed, worker] {
+            assert!(is_unready(&unready(Fate::NotRun)) && !is_unready(&unready(Fate::MaybeRan)));
+        }
+        assert!(is_unready(&status(Code::Unavailable, Fate::NotRun)));
+        assert!(!is_unready(&status(Code::Unavailable, Fate::Ran)));
+        assert!(!is_unready(&TransportError::Full { waiting: 1 }.into()));
         assert_eq!(repeatable(&TransportError::TooLarge { limit: 1 }.into()), None);
         assert_eq!(repeatable(&Response::nothing()), None);
     }

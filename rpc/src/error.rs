@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::{
     codec::{DecodeError, EncodeError},
-    status::{Fate, Status},
+    status::{Code, Fate, Status},
 };
 
 /// Why a call failed. `E` is the method's own error, or [`Infallible`] if it has none.
@@ -97,6 +97,20 @@ impl<E> CallError<E> {
             Self::Mismatch(_) => Fate::NotRun,
             Self::Transport(error) => error.fate(),
         }
+    }
+
+    /// Whether the call did not run for want of a connection, of room at its client's worker, or of a server that stays: another
+    /// attempt may find all of them.
+    #[must_use]
+    pub fn is_unready(&self) -> bool {
+        let is_passing = match self {
+            Self::Status(status) => status.code() == Code::Unavailable,
+            Self::Transport(error) => {
+                matches!(error, TransportError::Closed { .. } | TransportError::Worker { .. })
+            }
+            Self::App(_) | Self::Mismatch(_) => false,
+        };
+        is_passing && self.fate() == Fate::NotRun
     }
 
     /// The status, if it is one.

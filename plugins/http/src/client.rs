@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use gimmal_rpc::{
-    CallOptions, Code, Fate, ReadError, Status, Stream, TransportError,
+    CallOptions, Code, ReadError, Status, Stream, TransportError,
     channel::{Beside, Ticket as _},
     engine::transport::Instant,
     response::{Failure, ResponseStatus},
@@ -39,7 +39,7 @@ const ATTEMPTS: u32 = 3;
 /// connection.
 ///
 /// A request waits for a connection for a while when there is none. One whose body was there at once is sent again when it
-/// certainly did not run, because its connection ended or its server goes away.
+/// certainly did not run, because its connection ended, its server goes away, or its worker had no room for it.
 ///
 /// Requests are made in a runtime of tokio: it runs the tasks that send bodies.
 #[derive(Clone, Debug)]
@@ -140,16 +140,6 @@ impl<C: Carrier, B> fmt::Debug for Responding<C, B> {
 
 // Nothing of it is pinned in place.
 impl<C: Carrier, B> Unpin for Responding<C, B> {}
-
-/// Whether a call that did not run may do so over another connection, or a little later.
-fn is_worth_another(failure: &Failure) -> bool {
-    let is_lost = match failure {
-        Failure::Transport(TransportError::Closed { .. }) => true,
-        Failure::Status(status) => status.code() == Code::Unavailable,
-        _ => false,
-    };
-    is_lost && failure.fate() == Fate::NotRun
-}
 
 impl<C, B> Responding<C, B>
 where
@@ -354,7 +344,7 @@ where
                         continue;
                     }
                     let may_repeat = this.gathered.is_some() && this.attempts < ATTEMPTS;
-                    if may_repeat && ended.failure().is_some_and(is_worth_another) {
+                    if may_repeat && ended.failure().is_some_and(Failure::is_unready) {
                         this.state = State::Begin;
                         continue;
                     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use gimmal::ConnectError;
+use gimmal::{ClientBuilder, Config, ConnectError};
 use gimmal_http::{Carrier, Client, Spawn, Timeout, Upload};
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
@@ -20,10 +20,24 @@ use crate::status::status_of;
 /// Calls in flight at once on a channel's connection; a stream is one for as long as it lasts. More wait.
 const WINDOW: usize = 256;
 
+/// Calls that may wait for a place of the window. Each costs a copy of its message.
+const WAITING_MAX: usize = 1 << 16;
+
+/// Calls that all channels may begin before their worker looks: 3.5 MiB.
+const INBOX: usize = 1 << 14;
+
+/// How channels are connected.
+fn builder() -> ClientBuilder {
+    let mut config = Config { window: WINDOW, waiting_max: WAITING_MAX, ..Config::default() };
+    config.engine.inbox = INBOX;
+    gimmal::Client::builder().config(config).share_workers()
+}
+
 /// A connection for generated clients, for any number of tasks. Cheap to clone.
 ///
 /// A worker thread connects again when the connection ended or its server goes away; the channels of a process that [`connect`] made
-/// share it. A call waits up to a second for a connection when there is none. Calls are made in a runtime of tokio.
+/// share it. A call waits up to a second for a connection when there is none. Calls are made in a runtime of tokio. 256 are in
+/// flight at once, and up to 65,536 more wait, where [`Channel::new`] was not given other limits.
 #[derive(Clone, Debug)]
 pub struct Channel<C = gimmal::Client> {
     client: Client<C>,
@@ -40,7 +54,7 @@ pub type LocalChannel = Channel<gimmal::tokio::LocalClient>;
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(url: &str) -> Result<Channel, ConnectError> {
-    let client = gimmal::Client::builder().window(WINDOW).share_workers().connect_async(url).await?;
+    let client = builder().connect_async(url).await?;
     Ok(Channel::new(Client::new(client)))
 }
 
@@ -49,7 +63,7 @@ pub async fn connect(url: &str) -> Result<Channel, ConnectError> {
 /// # Errors
 /// See [`ConnectError`]; not that there is no server.
 pub fn connect_lazy(url: &str) -> Result<Channel, ConnectError> {
-    let client = gimmal::Client::builder().window(WINDOW).share_workers().connect_lazy(url)?;
+    let client = builder().connect_lazy(url)?;
     Ok(Channel::new(Client::new(client)))
 }
 

@@ -26,12 +26,12 @@ fn marked<T>(number: u32, message: T) -> Request<T> {
 
 /// Waits until so many handlers have begun.
 async fn begun(seen: &Seen, handlers: u32) {
-    on_time(async {
+    let all = async {
         while seen.began.load(Ordering::SeqCst) < handlers {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-    })
-    .await;
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("so many begin");
 }
 
 /// A service in front of another one, which refuses its next requests.
@@ -143,6 +143,38 @@ async fn calls_above_the_limit_are_refused_and_do_not_run() {
         running.iter().for_each(tokio::task::JoinHandle::abort);
         seen.left(2).await;
         on_time(async { while client.unary(note("echo")).await.is_err() {} }).await;
+    }
+}
+
+/// As tonic's own channel lets them: all but those in flight wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_burst_of_calls_waits_in_the_channel() {
+    for medium in MEDIA {
+        let fixture = Fixture::new(medium).await;
+        let calls: Vec<_> = (0..4000)
+            .map(|count| {
+                let mut client = fixture.client();
+                tokio::spawn(async move { client.unary(numbered("wait", count)).await })
+            })
+            .collect();
+        // A window of calls runs, and none of them ends.
+        begun(&fixture.seen, 256).await;
+        let answered = async {
+            for (call, count) in calls.into_iter().zip(0..) {
+                assert_eq!(call.await.unwrap().unwrap().into_inner().count, count, "{medium}");
+            }
+        };
+        let mut ticks = tokio::time::interval(Duration::from_millis(1));
+        let opened = async {
+            loop {
+                ticks.tick().await;
+                fixture.seen.gate.notify_waiters();
+            }
+        };
+        let all = async {
+            tokio::select! { () = answered => {}, () = opened => {} }
+        };
+        tokio::time::timeout(Duration::from_secs(120), all).await.unwrap();
     }
 }
 
