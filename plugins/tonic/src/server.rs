@@ -22,6 +22,9 @@ use crate::{
     router::{Answer, Answers, Routes},
 };
 
+/// Handlers that may be pending on a worker, of all connections together; 16 bytes each.
+const TASKS_MAX: usize = 1 << 16;
+
 /// How a server is made of generated services: the names are those of `tonic::transport::Server`.
 #[derive(Clone, Debug)]
 pub struct Server<L = Identity> {
@@ -134,7 +137,7 @@ impl<L: Layer<S, Service: Answers>, S> Router<L, S> {
     /// See [`ServeError`].
     pub fn listen(self, url: &str) -> Result<gimmal::Server, ServeError> {
         let serving_max = self.server.settings.calls_max;
-        let config = Config { serving_max, ..Config::default() };
+        let config = Config { serving_max, tasks_max: TASKS_MAX, ..Config::default() };
         self.listen_with(gimmal::Server::builder().config(config), url)
     }
 

@@ -178,6 +178,31 @@ async fn a_burst_of_calls_waits_in_the_channel() {
     }
 }
 
+/// Five connections with as many calls in flight as each may have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn full_connections_run_all_of_their_calls() {
+    let seen = Seen::default();
+    let server =
+        Server::builder().add_service(DemoServer::new(seen.clone())).listen(&common::url("shm")).unwrap();
+    let url = server.address().to_string();
+    let mut config = gimmal::Config { window: 1024, ..gimmal::Config::default() };
+    config.engine.inbox = 1 << 13;
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..5 {
+        let builder = gimmal::Client::builder().config(config.clone()).share_workers();
+        let channel =
+            gimmal_tonic::Channel::new(gimmal_http::Client::new(builder.connect_async(&url).await.unwrap()));
+        for _ in 0..1024 {
+            let mut client = DemoClient::new(channel.clone());
+            calls.spawn(async move { client.unary(note("never")).await });
+        }
+    }
+    tokio::select! {
+        ended = calls.join_next() => panic!("a call ended: {ended:?}"),
+        () = begun(&seen, 5 * 1024) => {}
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_cancellation_handle_resets_an_upload() {
     for medium in MEDIA {
