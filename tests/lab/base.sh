@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
 # What everything else is built on: conformance, the main job, credit, refusals. Sourced by tests/lab.sh.
 
-count "conformance on verbs/rxe" opened conformance.rxe timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$rxe:0" --passed 125
-count "conformance on verbs/siw" opened conformance.siw timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$siw:0" --passed 121
+count "conformance on verbs/rxe" opened conformance.rxe timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$rxe:0" --passed 130
+count "conformance on verbs/siw" opened conformance.siw timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$siw:0" --passed 126
 
 # one_sided ADDRESS: a server whose memory another process uses.
 one_sided() {

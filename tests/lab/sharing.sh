@@ -2,7 +2,7 @@
 # Connections that share their receives. Sourced by tests/lab.sh.
 
 # Of the suite, what comes in, how it ends, and what a lent ring holds; both fabrics at once.
-receiving=publish_,flush_,poll_,credit_,close_,compose_finds
+receiving=publish_,flush_,poll_,event_loop_,credit_,close_,compose_finds
 sharing_suite() {
     timeout 120 "$bin/examples/conformance" --provider verbs --address "rdma://$1:0" --shared "$2" --only "$3" 2>&1
 }
