@@ -7,11 +7,12 @@
 use std::{
     fs,
     sync::mpsc::{Receiver, SyncSender, sync_channel},
+    task::Waker,
     time::Duration,
 };
 
 use gimmal_engine::{
-    Acceptor, App, Config, Head, Io, Message, Workers,
+    Acceptor, App, Config, Head, Idle, Inline, Io, Message, Rest, Workers,
     transport::{Address, ConnId, Instant, Listener as _, Port, Provider, shm::Shm, tcp::Tcp},
 };
 
@@ -107,6 +108,35 @@ fn rests<P: Provider>(provider: &P, address: &Address) {
     println!("{address}: shares of a core while idle: {shares:?}");
     let median = shares[shares.len() / 2];
     assert!(median < 0.01, "{address}: {:.2} % of a core while idle", median * 100.0);
+}
+
+/// A port that goes to rest has to be polled again soon, to give memory back. Nothing else wakes an event loop without heartbeats.
+#[test]
+fn an_event_loop_sleeps_until_its_port_rests() {
+    let config = Config { idle: Idle::Event, heartbeat_ms: 0, ..Config::default() };
+    let plan = config.validate().unwrap();
+    let (answered, answers) = sync_channel(16);
+    let node = move |_| Node { answered: answered.clone() };
+    let servers = Workers::spawn(&Tcp, &plan, node.clone()).unwrap();
+    let listener = Tcp.listen(&"tcp://127.0.0.1:0".parse().unwrap(), &plan.config().listen).unwrap();
+    let address = listener.address();
+    let _acceptor = Acceptor::spawn(listener, servers.handles().to_vec()).unwrap();
+    let mut client = Inline::new(&Tcp, &plan, node(0)).unwrap();
+    let (conn, _) = client.connect(&address).unwrap();
+    client.with(|node, io| node.command(io, (conn, Head { kind: 1, aux: 0 })));
+    let until = Instant::now() + Duration::from_secs(30);
+    while answers.try_recv().is_err() {
+        client.turn();
+        assert!(Instant::now() < until, "no answer");
+    }
+    let slept = loop {
+        if let Rest::Sleep(slept) = client.step(Duration::from_secs(60), Waker::noop(), true) {
+            break slept;
+        }
+        assert!(Instant::now() < until, "it does not sleep");
+    };
+    client.woke();
+    assert!(slept <= Duration::from_millis(500), "it sleeps for {slept:?}");
 }
 
 /// A bare exchange without an engine: two threads that sleep, and the caller.
