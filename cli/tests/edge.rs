@@ -39,11 +39,14 @@ async fn on_time<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("it ends in time")
 }
 
-/// Sends the body back, with a trailer that has its length.
+/// Sends the body back, with a trailer that has its length, or fails.
 async fn echo(
     request: Request<Incoming>,
-) -> Result<Response<impl http_body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
+) -> Result<Response<impl http_body::Body<Data = Bytes, Error = Infallible>>, &'static str> {
     let (parts, body) = request.into_parts();
+    if parts.uri.path() == "/a/fail" {
+        return Err("it failed");
+    }
     let data = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -152,6 +155,20 @@ async fn a_call_that_ran_and_failed_is_not_unavailable() {
     assert_eq!(on_time(sender.send_request(request)).await.unwrap().status(), StatusCode::BAD_GATEWAY);
     drop(sender);
     assert_eq!(enter.stop()["failed"], 2);
+}
+
+/// Nor is one that a server of HTTP/2 reset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_was_reset_is_not_unavailable() {
+    let native = format!("shm://edge-reset-{}", std::process::id());
+    let leave = edge(&native, &listen().await);
+    let enter = edge("http://127.0.0.1:0", &native);
+    let mut sender = connect(&enter.at).await;
+    let response = on_time(sender.send_request(post("/a/fail", 1))).await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "13");
+    drop(sender);
+    enter.stop();
+    assert_eq!(leave.stop()["failed"], 1);
 }
 
 /// Clients that are silent, whether they have begun or not, do not keep an edge that is stopped.

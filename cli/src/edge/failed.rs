@@ -1,7 +1,10 @@
 //! The answers to requests that failed at an edge.
 
+use std::iter;
+
 use gimmal::Fate;
 use gimmal_http::Error;
+use h2::Reason;
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body_util::{Either, Empty};
 
@@ -56,6 +59,20 @@ pub(super) fn judged(error: &Error) -> (StatusCode, gimmal::Code) {
     (status, code)
 }
 
+/// Code of a request that the server of HTTP/2 did not answer, as gRPC maps errors of HTTP/2. A stream that was reset may have run.
+pub(super) fn unanswered(error: &(dyn std::error::Error + 'static)) -> gimmal::Code {
+    let errors = iter::successors(Some(error), |&error| error.source());
+    let mut of_streams =
+        errors.filter_map(|error| error.downcast_ref::<h2::Error>()).filter(|it| it.is_reset());
+    match of_streams.next().and_then(h2::Error::reason) {
+        // The connection was not made, or lost.
+        None | Some(Reason::REFUSED_STREAM) => gimmal::Code::Unavailable,
+        Some(Reason::CANCEL) => gimmal::Code::Cancelled,
+        Some(Reason::ENHANCE_YOUR_CALM) => gimmal::Code::ResourceExhausted,
+        Some(_) => gimmal::Code::Internal,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gimmal::{CallError, TransportError};
@@ -80,5 +97,13 @@ mod tests {
         for (error, status, code) in cases {
             assert_eq!(judged(&error), (status, code), "{error}");
         }
+    }
+
+    #[test]
+    fn a_connection_that_was_not_made_is_unavailable() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(unanswered(&refused), gimmal::Code::Unavailable);
+        let lost = h2::Error::from(Reason::NO_ERROR);
+        assert_eq!(unanswered(&lost), gimmal::Code::Unavailable);
     }
 }

@@ -30,7 +30,7 @@ use tokio::{
 };
 
 use super::{
-    failed::{Passed, failed, is_grpc},
+    failed::{Passed, failed, is_grpc, unanswered},
     options::{Counts, Edge, Http},
     secure,
 };
@@ -156,7 +156,7 @@ impl tower_service::Service<Request<Body>> for Out {
                 Ok(response) => response.map(Either::Left),
                 Err(error) => {
                     Counts::add(&out.counts.failed);
-                    failed(is_grpc, StatusCode::BAD_GATEWAY, gimmal::Code::Unavailable, &error.to_string())
+                    failed(is_grpc, StatusCode::BAD_GATEWAY, unanswered(&*error), &error.to_string())
                 }
             })
         })
