@@ -32,6 +32,8 @@ calls() {
         timeout 3000 cargo test -q --release -p gimmal-rpc --features verbs --test churn shm::
     check "handlers that block for 30 s" env GIMMAL_BLOCK_MS=30000 \
         timeout 300 cargo test -q -p gimmal-rpc --test busy
+    check "much waits for a handler that blocks for 25 s" \
+        timeout 300 cargo test -q -p gimmal-rpc --test busy -- --ignored r62_what_waits
     check "1,000 servers killed at random moments" env GIMMAL_KILLS=1000 \
         timeout 900 cargo test -q -p gimmal-rpc --test kill
     check "10,000 uploads given up in each way" env GIMMAL_UPLOADS=10000 \

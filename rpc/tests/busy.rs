@@ -26,6 +26,7 @@ trait Blocks {
     async fn block(&self, cx: &Cx, ms: u64) -> u64;
     #[idempotent]
     async fn echo(&self, cx: &Cx, number: u64) -> u64;
+    async fn weigh(&self, cx: &Cx, bytes: Vec<u8>) -> u64;
 }
 
 struct Blocker;
@@ -38,6 +39,10 @@ impl Blocks for Blocker {
 
     async fn echo(&self, _: &Cx, number: u64) -> u64 {
         number
+    }
+
+    async fn weigh(&self, _: &Cx, bytes: Vec<u8>) -> u64 {
+        bytes.len() as u64
     }
 }
 
@@ -114,6 +119,24 @@ fn r62_a_handler_that_blocks_ends_no_connection(scheme: &str) {
 }
 
 for_each_scheme! { r62_a_handler_that_blocks_ends_no_connection }
+
+/// More was sent than the host of a handler that blocks takes: neither the heartbeat nor the kernel ends the connection.
+#[test]
+#[ignore = "blocks for longer than the kernel bears by itself: 25 s"]
+fn r62_what_waits_for_a_handler_that_blocks_is_answered_in_the_end() {
+    let service = serve_blocks(Blocker);
+    let server = Server::builder().service(service).config(config()).listen(&address("tcp", "full")).unwrap();
+    let client = Client::builder().config(config()).connect(&server.address().to_string()).unwrap();
+    let blocks = BlocksClient::new(client.clone())
+        .with_options(CallOptions::default().timeout(Duration::from_secs(90)));
+    let blocked = blocks.block(25_000);
+    let waiting: Vec<_> = (0..60).map(|_| blocks.weigh(vec![7; 10_000])).collect();
+    assert_eq!(blocked.wait().unwrap(), 25_000);
+    for call in waiting {
+        assert_eq!(call.wait().unwrap(), 10_000);
+    }
+    assert_eq!((client.reconnects(), server.accepted()), (0, 1));
+}
 
 /// Set in the process that serves.
 const CHILD: &str = "GIMMAL_TEST_BUSY_URL";

@@ -12,7 +12,7 @@ use super::{
     receive::{Head, Receiver},
     record::{ASK_BYTES, Ask, Record},
     requests::Requests,
-    socket,
+    socket::{self, Seen},
     wire::Wire,
 };
 use crate::{
@@ -64,6 +64,8 @@ pub(super) struct Live {
     pulse: Option<Pulse>,
     /// Since when its host owes an acknowledgement of a pulse.
     owed_since: Option<Time>,
+    /// Since when it was seen that the peer takes nothing.
+    stalled_since: Option<Time>,
     /// Since when the peer has not heard of all its credit.
     pub(super) untold_since: Option<Time>,
     idle_looks: u32,
@@ -124,6 +126,7 @@ impl Live {
             may_rest: false,
             pulse: None,
             owed_since: None,
+            stalled_since: None,
             untold_since: None,
             idle_looks: 0,
             unread: Unread::Unknown,
@@ -157,21 +160,44 @@ impl Live {
         self.unread = Unread::More;
     }
 
-    /// What was seen of the peer's host: whether it acknowledged something since the last look, or may still delay that. A process
-    /// that is stopped is not told from one that is busy.
+    /// What was seen of the peer's host: whether it acknowledged something since the last look, or may still delay that. Where it takes
+    /// nothing, no pulse can be sent, and the kernel asks it ever more rarely: then it has acknowledged what it was asked last. A
+    /// process that is stopped is not told from one that is busy.
     pub(super) fn pulse(&mut self, now: Time) -> Option<Pulse> {
-        let since = socket::since_heard(self.wire.socket())?;
+        let seen = socket::seen(self.wire.socket())?;
         let before = self.pulse.map_or(now, |pulse| pulse.at);
-        let is_heard = since < now.since(before);
+        let is_heard = seen.since < now.since(before) || (seen.is_stalled && seen.is_answered);
+        self.bear_as(seen, now);
         self.owed_since = self.owed_since.filter(|_| !is_heard);
         let is_early = self.owed_since.is_some_and(|owed| now.since(owed) < ACKNOWLEDGED_AFTER);
         let beat = self.pulse.map_or(0, |pulse| pulse.beat) + u64::from(is_heard || is_early);
         self.pulse = Some(Pulse { beat, at: now });
-        if self.out.is_empty() && !self.is_ending() {
+        if self.out.is_empty() && !seen.is_stalled && !self.is_ending() {
             self.out.say(Record::Pulse, &[]);
             self.owed_since.get_or_insert(now);
         }
         self.pulse
+    }
+
+    /// A peer that takes nothing is borne as long as its host acknowledges what the kernel asks. Whether something waits for the peer to
+    /// take it.
+    pub(super) fn bear(&mut self, now: Time) -> bool {
+        let Some(seen) = socket::seen(self.wire.socket()) else { return false };
+        self.bear_as(seen, now);
+        seen.is_behind
+    }
+
+    fn bear_as(&mut self, seen: Seen, now: Time) {
+        if !seen.is_stalled {
+            if self.stalled_since.take().is_some() {
+                socket::bear(self.wire.socket(), Duration::ZERO);
+            }
+            return;
+        }
+        let since = *self.stalled_since.get_or_insert(now);
+        if seen.is_answered {
+            socket::bear(self.wire.socket(), now.since(since));
+        }
     }
 
     /// Gives the pages of both rings back, if nothing lies there, and memory that is not in use. Pages come again, zeroed, as they are

@@ -18,7 +18,8 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Bytes in the kernel that are not sent yet, beyond which it takes no more: a small frame waits for so much bulk at most.
 const NOT_SENT_BYTES: i32 = 128 << 10;
-/// After so long without an acknowledgement of what was sent, the kernel gives the connection up.
+/// After so long without an acknowledgement of what was sent, the kernel gives the connection up; also after so long in which the peer
+/// takes nothing, unless that is [borne](bear).
 const USER_TIMEOUT_MS: u32 = 20_000;
 /// An idle connection is probed after so many seconds, one of these by its number, and then so often. The time-out above counts from
 /// the last sign of the peer, so that probes have to come before it is over: networks lose packets, and a host's own queue, of
@@ -66,7 +67,7 @@ pub(super) fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(KEEP_IDLE[number % KEEP_IDLE.len()]));
     let _ = sockopt::set_tcp_keepintvl(socket, KEEP_INTERVAL);
     let _ = sockopt::set_tcp_keepcnt(socket, KEEP_COUNT);
-    let _ = sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS);
+    bear(socket, Duration::ZERO);
     let (value, bytes) = (NOT_SENT_BYTES, size_of::<i32>());
     #[expect(clippy::cast_possible_truncation, reason = "four bytes")]
     // SAFETY: the value lives on the stack, and its length is told.
@@ -99,8 +100,28 @@ fn segment_bytes(socket: &OwnedFd) -> i32 {
     if failed == 0 { value } else { 0 }
 }
 
-/// How long ago the peer's host acknowledged something, or sent it, in whole milliseconds; `None` when the kernel does not tell.
-pub(super) fn since_heard(socket: &OwnedFd) -> Option<Duration> {
+/// The kernel does not give a peer up because it has taken nothing for `span` so far. By itself the kernel counts that time although
+/// the peer's host answers each of its probes (Linux 5.11 on). It probes again before the time is over.
+pub(super) fn bear(socket: &OwnedFd, span: Duration) {
+    let span = u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+    let _ = sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS.saturating_add(span));
+}
+
+/// What the kernel has seen of a peer's host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// How long ago it acknowledged something, or sent it, in whole milliseconds.
+    pub(super) since: Duration,
+    /// It has acknowledged what was sent last, and the last probe.
+    pub(super) is_answered: bool,
+    /// It takes nothing, or does not answer: the kernel asks it ever more rarely.
+    pub(super) is_stalled: bool,
+    /// The kernel has bytes that it has not taken.
+    pub(super) is_behind: bool,
+}
+
+/// What the kernel has seen of the peer's host; `None` when it does not tell.
+pub(super) fn seen(socket: &OwnedFd) -> Option<Seen> {
     // SAFETY: numbers, of which zeros are values.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut bytes = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
@@ -114,7 +135,16 @@ pub(super) fn since_heard(socket: &OwnedFd) -> Option<Duration> {
             &raw mut bytes,
         )
     };
-    (failed == 0).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+    let mut behind: libc::c_int = 0;
+    // SAFETY: the kernel writes a number, for which `behind` has room. On an error it stays zero.
+    unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut behind) };
+    (failed == 0).then(|| Seen {
+        since: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+        // Probes do not count as sent. What had no room and is sent again does, and is acknowledged at once.
+        is_answered: info.tcpi_probes == 0 && info.tcpi_last_ack_recv <= info.tcpi_last_data_sent,
+        is_stalled: info.tcpi_backoff > 0,
+        is_behind: behind > 0,
+    })
 }
 
 /// The address of this end.

@@ -240,10 +240,13 @@ impl Table {
             self.resting.pop_front();
             let Some((live, _)) = self.open(conn) else { continue };
             live.may_rest = std::mem::take(&mut live.has_moved);
+            if !live.may_rest {
+                live.rest();
+                // As long as its peer does not take all.
+                live.may_rest = live.bear(now);
+            }
             if live.may_rest {
                 self.resting.push_back((now.plus(REST_AFTER), conn));
-            } else {
-                live.rest();
             }
         }
     }

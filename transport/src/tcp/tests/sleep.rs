@@ -180,3 +180,74 @@ fn parks_beside_a_frame(before: usize) -> bool {
     }
     panic!("it never parks");
 }
+
+/// A handler that blocks ends no connection: one whose peer's host answers and takes nothing is neither given up by the kernel nor
+/// without a pulse, and goes on where it stopped. All that waits for it may be in the kernel.
+#[test]
+fn a_peer_that_takes_nothing_for_long_is_borne() {
+    std::thread::scope(|scope| {
+        for (ring_bytes, send_buffer) in [(4 << 20, Some(64 << 10)), (256 << 10, None)] {
+            scope.spawn(move || bear(ring_bytes, send_buffer));
+        }
+    });
+}
+
+fn bear(ring_bytes: u32, send_buffer: Option<usize>) {
+    use rustix::net::sockopt;
+    let mut listener = listen(&ListenOptions::default());
+    let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(ring_bytes)).unwrap());
+    let (accepted, made) = links(&mut listener, &server, &client);
+    let socket = made.wire.socket().try_clone().unwrap();
+    if let Some(bytes) = send_buffer {
+        sockopt::set_socket_send_buffer_size(&socket, bytes).unwrap();
+    }
+    let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, made));
+    server.opened();
+    client.opened();
+    let mut sent = 0;
+    while client.stage(&vec![sent as u8; 10_000], sent).is_ok() {
+        sent += 1;
+    }
+    client.port.flush();
+    // Half of the usual, so that it is over by the end. The next look raises it.
+    sockopt::set_tcp_user_timeout(&socket, 10_000).unwrap();
+    let (until, mut beat, mut still) = (Instant::now() + Duration::from_secs(14), 0, 0);
+    while Instant::now() < until {
+        for _ in 0..10 {
+            let came = client.poll();
+            assert!(came.is_empty(), "{came:?}");
+            // A worker that sleeps.
+            if client.port.arm() {
+                client.port.disarm();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let now = Time::default().plus(client.started.elapsed());
+        let seen = client.port.pulse(client.conn, now).unwrap();
+        still = if seen.beat == beat { still + 1 } else { 0 };
+        beat = seen.beat;
+        assert!(still < 8, "no pulse for {still} half seconds");
+    }
+    assert!(sockopt::tcp_user_timeout(&socket).unwrap() > 20_000, "it was borne");
+    let (mut got, until) = (0, Instant::now() + Duration::from_secs(60));
+    while got < sent {
+        for event in server.poll() {
+            let Came::Frame { conn, frame } = event else { panic!("{event:?}") };
+            assert_eq!((frame.len(), frame[0]), (10_000, got as u8));
+            got += 1;
+            let end = frame.end();
+            server.port.release(conn, frame);
+            server.port.return_credit(conn, Credit { bytes: end, arrivals: 0 });
+        }
+        server.port.flush();
+        let came = client.poll();
+        assert!(came.is_empty() && Instant::now() < until, "{got} of {sent}: {came:?}");
+    }
+    while sockopt::tcp_user_timeout(&socket).unwrap() != 20_000 {
+        let came = client.poll();
+        assert!(came.is_empty() && Instant::now() < until, "it is borne on: {came:?}");
+        if client.port.arm() {
+            client.port.disarm();
+        }
+    }
+}
