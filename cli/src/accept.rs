@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use gimmal_transport::{Instant, parts::LogPace};
 
-/// How long an accept is not tried again that failed. What it was about is not over at once, and the listener stays readable.
+/// How long to wait after an accept that failed. A shortage is not over at once, and meanwhile the listener stays readable.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts until it succeeds.

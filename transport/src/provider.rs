@@ -318,7 +318,8 @@ pub trait Port: Debug + Transfer + Wait {
     fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool;
 
     /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
-    /// none came before. Frames that were staged but not flushed are lost, unless the peer has seen them.
+    /// none came before. Frames that were staged but not flushed are lost, unless the peer has seen them. Those that were flushed still
+    /// leave for a bounded time after an orderly close, and `Closed` may come only then.
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);
 
     /// What was seen last of the peer's process. `None` where nothing tells. Asked only while the peer owes a sign, and then

@@ -100,7 +100,8 @@ impl Node {
         }
     }
 
-    /// Closes `conn` if none of our calls is on it any more, and nothing that their streams still bring; `done` then. Calls that come for it later go to `next`.
+    /// Closes `conn` if none of our calls is on it any more and their streams have brought all their items; `done` then. Calls that
+    /// come for it later go to `next`.
     #[cold]
     pub(super) fn retire<P: Port>(
         &mut self,

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::live::Live;
 use crate::{CloseReason, Event, Time};
 
-/// The socket of one stays so long after the last byte that left, and so long in all.
+/// How long its socket stays after the last byte that left.
 const STAYS: Duration = Duration::from_secs(1);
+/// How long its socket stays in all.
 const STAYS_MAX: Duration = Duration::from_secs(10);
 
 /// A connection that leaves.
@@ -15,10 +16,11 @@ pub(super) struct Leaving {
     live: Box<Live>,
     began: Time,
     until: Time,
-    /// The kernel has all, and what it had not when it was last asked.
+    /// The kernel has all.
     is_out: bool,
+    /// What the kernel had not taken when it was last asked.
     unsent_bytes: u64,
-    /// Its end, which is told when all is with the kernel: until then its port is in use.
+    /// Its end, which is told when the kernel has all: until then its port is in use.
     untold: Option<CloseReason>,
 }
 

@@ -75,9 +75,9 @@ pub(super) struct Live {
 /// What a look knows of the bytes in the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unread {
-    /// Nothing: it asks.
+    /// It knows nothing, and asks.
     Unknown,
-    /// The last call took all, so the next look makes none. Bytes that arrive meanwhile are found by the look after it, and a worker
+    /// There are none: the last call took all, so the next look makes none. Bytes that arrive meanwhile are found by the look after it, and a worker
     /// that sleeps at once asks the socket once a frame.
     Nothing,
     /// There may be more: the last call took as much as it asked for, or none was made since the socket told of bytes. Nobody
@@ -150,12 +150,12 @@ impl Live {
         self.idle_looks > of_many.min(IDLE_LOOKS)
     }
 
-    /// What the last call found says nothing any more: the next look asks the socket.
+    /// Forgets what the last call found: the next look asks the socket.
     pub(super) const fn forget_unread(&mut self) {
         self.unread = Unread::Unknown;
     }
 
-    /// Bytes came, of which nobody tells again.
+    /// Notes that the socket told of bytes: nobody tells of them again.
     pub(super) const fn told(&mut self) {
         self.unread = Unread::More;
     }
