@@ -77,6 +77,13 @@ impl<'a, P: Provider> Bench<'a, P> {
         self.rig_with([config.clone(), config])
     }
 
+    /// Listens at another address, with these options.
+    pub(super) fn listen_again(&mut self, rig: &mut Rig<P>, options: &ListenOptions) -> Outcome {
+        rig.listener = rig.providers[1].listen(&self.harness.address(), options)?;
+        rig.address = rig.listener.address();
+        Ok(())
+    }
+
     /// The request of an attempt that was begun. Its side has to answer before it is handed out, where keys or TLS are used.
     pub(super) fn incoming(
         &mut self,

@@ -244,8 +244,7 @@ fn within_any_time<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
     for limit in [Duration::MAX, Duration::from_secs(u64::MAX)] {
         let options = ListenOptions { handshake_timeout: limit, ..ListenOptions::default() };
-        rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
-        rig.address = rig.listener.address();
+        bench.listen_again(&mut rig, &options)?;
         let options =
             ConnectOptions { connect_timeout: limit, handshake_timeout: limit, ..ConnectOptions::default() };
         let mut duo = bench.connect_with(&mut rig, &options)?;
@@ -330,8 +329,7 @@ fn silent_handshake<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     // Above the default, so that it is told from that and nobody honest is pressed.
     let limit = Duration::from_secs(3);
     let options = ListenOptions { handshake_timeout: limit, ..ListenOptions::default() };
-    rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
-    rig.address = rig.listener.address();
+    bench.listen_again(&mut rig, &options)?;
     // A client that says hello and nothing more; or, where the harness cannot be one, a link that nobody takes.
     let mut silent = (None, None);
     let passive = if bench.harness.can_knock() {

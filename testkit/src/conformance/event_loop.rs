@@ -13,8 +13,8 @@ use super::{
     rig::{Rig, Side, pattern},
 };
 use gimmal_transport::{
-    Batch, Chain, CloseReason, ConnectOptions, Connecting, Incoming, Port, PortConfig, Provider, Tag, Time,
-    Wait, testing::Came,
+    Batch, Chain, CloseReason, ConnectOptions, Connecting, Incoming, ListenOptions, Port, PortConfig,
+    Provider, Tag, Time, Wait, testing::Came,
 };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
@@ -87,6 +87,8 @@ impl EventLoop {
 
 /// More than any look takes at once.
 const MANY: u32 = 150;
+/// A handshake waits until all of them have begun, which takes seconds on a busy machine.
+const HANDSHAKE: Duration = Duration::from_secs(60);
 
 fn rig_of_many<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome<Rig<P>> {
     let config = PortConfig { connections: MANY, ..bench.harness.config() };
@@ -132,11 +134,16 @@ fn many_frames<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 /// Many connections open at once.
 fn many_handshakes<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = rig_of_many(bench)?;
+    bench.listen_again(
+        &mut rig,
+        &ListenOptions { handshake_timeout: HANDSHAKE, ..ListenOptions::default() },
+    )?;
+    let options = ConnectOptions { handshake_timeout: HANDSHAKE, ..ConnectOptions::default() };
     let gates = [rig.ports[0].gate(), rig.ports[1].gate()];
     let mut owner = EventLoop::new(&rig, 1)?;
     let mut attempts = Vec::new();
     for _ in 0..MANY {
-        let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], &ConnectOptions::default())?;
+        let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], &options)?;
         let passive = bench.incoming(&mut rig, &mut connecting)?.accept(&gates[1])?;
         let now = bench.now();
         rig.ports[1].adopt(passive, now)?;
@@ -154,6 +161,9 @@ fn many_handshakes<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     bench.wait("Opened of each of many", |now| {
         rig.poll_side(0, now);
         owner.turn(&mut rig, now)?;
+        if let Some(event) = rig.inbox[1].iter().find(|event| matches!(event, Came::Closed { .. })) {
+            return Err(format!("waiting for Opened of each: {event:?}").into());
+        }
         let opened = rig.inbox[1].iter().filter(|event| matches!(event, Came::Opened { .. })).count();
         Ok((opened == MANY as usize).then_some(()))
     })

@@ -33,8 +33,7 @@ fn rig<P: Provider>(bench: &mut Bench<'_, P>, keys: &[u8]) -> Outcome<Rig<P>> {
     let mut rig = bench.rig()?;
     let keys = keys.iter().map(|byte| key(*byte)).collect::<Outcome<_>>()?;
     let options = ListenOptions { keys, ..ListenOptions::default() };
-    rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
-    rig.address = rig.listener.address();
+    bench.listen_again(&mut rig, &options)?;
     Ok(rig)
 }
 

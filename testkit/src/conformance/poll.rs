@@ -239,8 +239,7 @@ fn meets_its_deadlines<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     for side in 0..2 {
         let mut rig = bench.rig()?;
         let options = ListenOptions { handshake_timeout: HANDSHAKE, ..ListenOptions::default() };
-        rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
-        rig.address = gimmal_transport::Listener::address(&rig.listener);
+        bench.listen_again(&mut rig, &options)?;
         let options = ConnectOptions { handshake_timeout: HANDSHAKE, ..ConnectOptions::default() };
         let [active, passive] = bench.links(&mut rig, &options)?;
         let now = bench.now();

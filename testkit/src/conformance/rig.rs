@@ -61,7 +61,6 @@ impl<P: Provider> Rig<P> {
         self.poll_side(0, now) + self.poll_side(1, now)
     }
 
-    /// Takes the first event of a side that is wanted.
     /// Pulls; what is over at once is an event of the inbox.
     pub(super) fn pull(&mut self, side: Side, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
         let over = self.ports[side].pull(conn, offer, token)?;
@@ -69,6 +68,7 @@ impl<P: Provider> Rig<P> {
         Ok(())
     }
 
+    /// Takes the first event of a side that is wanted.
     pub(super) fn take(&mut self, side: Side, want: impl Fn(&Came) -> bool) -> Option<Came> {
         let at = self.inbox[side].iter().position(want)?;
         self.inbox[side].remove(at)

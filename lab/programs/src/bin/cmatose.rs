@@ -1,7 +1,9 @@
 //! ucmatose's client and server on the raw CM: N connections, messages both ways, then the server disconnects.
 //!
 //! `cmatose [-b ADDRESS]` serves, `cmatose -s ADDRESS` connects; `-c` connections, `-C` messages each way, `-S` bytes
-//! of a message, `-p` port, `-t` type of service, `-a` ACK timeout exponent. The server sends first, as ucmatose's does.
+//! of a message, `-p` port, `-t` type of service, `-a` ACK timeout exponent. The server sends first, as ucmatose's does, so over
+//! iWARP there must be no messages (`-C 0`): MPA lets the active side send first (RFC 5044), and siw ends a
+//! connection whose first data comes right behind the reply with EINVAL.
 
 use std::time::Duration;
 
@@ -30,10 +32,10 @@ struct Args {
     /// Connections.
     #[arg(short = 'c', default_value_t = 1)]
     connections: usize,
-    /// Messages each way on each connection.
+    /// Messages each way on each connection; then the server disconnects.
     #[arg(short = 'C', default_value_t = 10)]
     messages: u32,
-    /// Bytes of a message; 0: no messages.
+    /// Bytes of a message; 0: no messages, and the client disconnects, as cmtime's does.
     #[arg(short = 'S', default_value_t = 100)]
     size: usize,
     /// The server's port.
@@ -48,6 +50,10 @@ struct Args {
 }
 
 impl Args {
+    fn server_ends(&self) -> bool {
+        self.size > 0
+    }
+
     fn plan(&self) -> QpPlan {
         let entries = self.messages.max(1);
         QpPlan { send_entries: entries, recv_entries: entries, ..QpPlan::default() }
@@ -113,7 +119,7 @@ fn serve(args: &Args) -> anyhow::Result<()> {
         node.send(args)?;
     }
     complete(&mut nodes, args.messages, args.messages, args)?;
-    for node in nodes.iter_mut().filter(|_| args.messages > 0) {
+    for node in nodes.iter_mut().filter(|_| args.server_ends()) {
         node.connection.disconnect()?;
     }
     for node in &mut nodes {
@@ -148,8 +154,7 @@ fn connect(args: &Args, server: &str) -> anyhow::Result<()> {
     }
     complete(&mut nodes, args.messages, 0, args)?;
     for node in &mut nodes {
-        if args.messages == 0 {
-            // cmtime's server leaves the end to its clients.
+        if !args.server_ends() {
             node.connection.disconnect()?;
         }
         node.connection.wait_closed(STEP)?;
