@@ -1,6 +1,6 @@
-//! RPC and messaging between processes and hosts, over shared memory and RDMA, with one API.
+//! RPC and messaging between processes and hosts, over shared memory, TCP and RDMA, with one API.
 //!
-//! - **One API**: the URL decides whether a call goes through shared memory or RDMA.
+//! - **One API**: the URL decides whether a call goes through shared memory, TCP or RDMA.
 //! - **Zero copy**: requests are read where they arrive, answers are written where they leave from.
 //! - **Honest failures**: every failed call says whether its handler ran.
 //!

@@ -188,8 +188,8 @@ impl From<Option<Loan>> for Beside {
     }
 }
 
-/// A way to make calls: [`Client`](crate::Client), [`LocalClient`](crate::LocalClient), or one of your own around
-/// them.
+/// A way to make calls: [`Client`](crate::Client), [`LocalClient`](crate::LocalClient), and what [layers](crate::layer) and
+/// [`Balanced`](crate::balance::Balanced) make of them.
 pub trait Channel: Clone {
     /// A call in flight.
     type Ticket: Ticket;

@@ -31,8 +31,8 @@ pub struct Config {
     /// Calls a peer may have in flight on a connection, 1 to 16,384; one more is refused, not run. As many one-way handlers of it may
     /// be pending besides. Default 256.
     pub serving_max: usize,
-    /// How a [`Client`](crate::Client) comes back when its connection ended; `None`: it does not. An inline client
-    /// never does.
+    /// How a [`Client`](crate::Client) comes back when its connection ended; `None`: it does not. A
+    /// [`LocalClient`](crate::LocalClient) without a runtime never does.
     pub reconnect: Option<Reconnect>,
     /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run. One-way handlers,
     /// which outlive their connection, may be half of them. Default 4096.

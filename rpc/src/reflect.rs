@@ -67,13 +67,13 @@ impl From<&Method> for MethodInfo {
 pub struct ConnectionInfo {
     /// The peer's address or process.
     pub peer: String,
-    /// `shm` or `verbs`.
+    /// `shm`, `tcp` or `verbs`.
     pub provider: String,
     /// Device, socket or name.
     pub device: String,
     /// Whether both sides proved a shared key.
     pub authenticated: bool,
-    /// How long it stands, ms.
+    /// Time since it opened, ms.
     pub age_ms: u64,
 }
 

@@ -372,7 +372,7 @@ impl Server {
 
     /// Asks the clients of workers that have more than their share to connect again. A new connection goes to the worker with the
     /// fewest, and the client closes the old one when its calls have ended, so no call fails. A client that does not
-    /// [reconnect](crate::Reconnect) stays where it is; so do inline and driven clients. Returns how many were asked.
+    /// [reconnect](crate::Reconnect) stays where it is, and so does an inline one. Returns how many were asked.
     pub fn rebalance(&self) -> usize {
         let (handles, loads) = (self.workers.workers.handles(), self.connections());
         let share = loads.iter().sum::<u64>().div_ceil(loads.len() as u64);

@@ -14,7 +14,7 @@ use crate::{
     status::Status,
 };
 
-/// A service as the server sees it. `#[service]` implements it; by hand it is a dynamic service.
+/// A service as the server sees it, which `#[service]` implements.
 ///
 /// ```
 #[doc = include_str!("doc/hello.txt")]

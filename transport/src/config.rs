@@ -49,8 +49,8 @@ pub struct PortConfig {
     pub user_pieces_max: u32,
     /// Connections one port may have.
     pub connections: u32,
-    /// Whether the port's owner polls it all the time, whatever else it does. The peer is told: only who says so is
-    /// given up for silence.
+    /// Whether the port's owner polls it all the time, whatever else it does. The peer is told, and gives this side up for silence
+    /// only if it is true.
     pub attended: bool,
     /// Whether frames and bulk carry a CRC-32C that the receiver checks; in force when both sides ask for it.
     pub checksum: bool,

@@ -43,7 +43,7 @@ pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, Connect
 }
 
 impl Client {
-    /// Connects to `shm://name`, `tcp://host:port`, `rdma://host:port` or `mem://name`, or by the best way there is to
+    /// Connects to `shm://name`, `tcp://host:port`, `tcp+tls://host:port`, `rdma://host:port` or `mem://name`, or by the best way there is to
     /// `gimmal://host:port`. Blocks, at most for the connect and handshake time-outs of each way. All clients of a process that
     /// are made like this share one worker thread.
     ///
