@@ -120,7 +120,7 @@ impl<C: Carrier + Spawn<Upload<Body>>> Future for Responding<C> {
 
 /// The body of a response. Dropping it before its end cancels the call.
 #[derive(Debug, Default)]
-pub struct ResponseBody(pub(crate) gimmal_http::Body);
+pub struct ResponseBody(gimmal_http::Body);
 
 impl http_body::Body for ResponseBody {
     type Data = Bytes;

@@ -234,6 +234,56 @@ async fn a_cancellation_handle_resets_an_upload() {
     }
 }
 
+/// Whatever cuts an upload, its reader does not take a part of it for the whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_upload_that_is_cut_has_no_good_end() {
+    let large = || Note { data: vec![7; 1024].into(), ..note("large") };
+    let apart = |notes| {
+        let mut request = Request::new(Receiving(notes));
+        request.metadata_mut().insert("x-apart", 1.into());
+        request
+    };
+    for medium in MEDIA {
+        let fixture = Fixture::new(medium).await;
+        // The client's own body fails: before the response begins, and after.
+        let mut limited = fixture.client().max_encoding_message_size(64);
+        let (sender, notes) = tokio::sync::mpsc::unbounded_channel();
+        sender.send(numbered("", 1)).unwrap();
+        let mut client = limited.clone();
+        let call = tokio::spawn(async move { client.up(apart(notes)).await });
+        begun(&fixture.seen, 1).await;
+        sender.send(large()).unwrap();
+        on_time(call).await.unwrap().unwrap_err();
+        assert_eq!(fixture.seen.ended(1).await[0], Some(Code::Unknown), "{medium}");
+
+        let (sender, notes) = tokio::sync::mpsc::unbounded_channel();
+        sender.send(numbered("", 1)).unwrap();
+        let mut both = on_time(limited.both(apart(notes))).await.unwrap().into_inner();
+        assert_eq!(on_time(both.message()).await.unwrap().unwrap().count, 1);
+        sender.send(large()).unwrap();
+        on_time(both.message()).await.unwrap_err();
+        assert_eq!(fixture.seen.ended(2).await[1], Some(Code::Unknown), "{medium}");
+
+        // The call is cancelled, and its connection ends.
+        let builder = gimmal::Client::builder();
+        let client = gimmal_http::Client::new(builder.connect_async(&fixture.url).await.unwrap());
+        let mut client = DemoClient::new(gimmal_tonic::Channel::new(client));
+        let (sender, notes) = tokio::sync::mpsc::unbounded_channel();
+        sender.send(numbered("", 1)).unwrap();
+        let mut both = on_time(client.both(apart(notes))).await.unwrap().into_inner();
+        assert_eq!(on_time(both.message()).await.unwrap().unwrap().count, 1);
+        drop((both, client));
+        assert_eq!(fixture.seen.ended(3).await[2], Some(Code::Unknown), "{medium}");
+
+        // One that ends well still does.
+        let (sender, notes) = tokio::sync::mpsc::unbounded_channel();
+        sender.send(numbered("", 3)).unwrap();
+        drop(sender);
+        assert_eq!(on_time(fixture.client().up(apart(notes))).await.unwrap().into_inner().count, 3);
+        assert_eq!(fixture.seen.ended(4).await[3], None, "{medium}");
+    }
+}
+
 /// Notes that are sent while the call runs.
 struct Receiving(tokio::sync::mpsc::UnboundedReceiver<Note>);
 

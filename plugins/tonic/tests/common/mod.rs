@@ -22,7 +22,7 @@ use bytes::Bytes;
 use demo::{demo_client::DemoClient, demo_server::Demo};
 use gimmal_tonic::{Channel, Server};
 use tokio::sync::Notify;
-use tokio_stream::{Stream, StreamExt as _};
+use tokio_stream::{Stream, StreamExt as _, wrappers::UnboundedReceiverStream};
 use tonic::{Code, Request, Response, Status, Streaming, metadata::MetadataValue};
 
 pub use demo::demo_server::DemoServer;
@@ -65,6 +65,8 @@ pub struct Seen {
     pub journal: Arc<Mutex<BTreeMap<u32, u32>>>,
     /// What calls "wait" wait for.
     pub gate: Arc<Notify>,
+    /// How uploads ended that tasks of their own read; `None`: well.
+    pub ends: Arc<Mutex<Vec<Option<Code>>>>,
 }
 
 pub struct Guard(Seen);
@@ -78,6 +80,39 @@ impl Seen {
             *self.journal.lock().unwrap().entry(number).or_default() += 1;
         }
         Guard(self.clone())
+    }
+
+    /// Reads an upload in a task that outlives its handler, and returns the notes.
+    fn read_apart(&self, mut notes: Streaming<Note>) -> UnboundedReceiverStream<Result<Note, Status>> {
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let ends = Arc::clone(&self.ends);
+        tokio::spawn(async move {
+            let end = loop {
+                match notes.message().await {
+                    Ok(Some(note)) => drop(sender.send(Ok(note))),
+                    Ok(None) => break None,
+                    Err(status) => {
+                        let code = status.code();
+                        drop(sender.send(Err(status)));
+                        break Some(code);
+                    }
+                }
+            };
+            ends.lock().unwrap().push(end);
+        });
+        UnboundedReceiverStream::new(receiver)
+    }
+
+    /// Waits until so many of these have ended, and returns how.
+    pub async fn ended(&self, uploads: usize) -> Vec<Option<Code>> {
+        let ends = || self.ends.lock().unwrap().clone();
+        let all = async {
+            while ends().len() < uploads {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("uploads end");
+        ends()
     }
 
     /// Waits until so many handlers and streams are gone.
@@ -132,9 +167,11 @@ impl Demo for Seen {
 
     async fn up(&self, request: Request<Streaming<Note>>) -> Result<Response<Note>, Status> {
         let _guard = self.enter(&request);
-        let mut notes = request.into_inner();
+        let is_apart = request.metadata().contains_key("x-apart");
+        let notes = request.into_inner();
+        let mut notes: Notes = if is_apart { Box::pin(self.read_apart(notes)) } else { Box::pin(notes) };
         let mut sum = 0;
-        while let Some(note) = notes.message().await? {
+        while let Some(note) = notes.next().await.transpose()? {
             if note.text == "enough" {
                 break;
             }
@@ -167,7 +204,10 @@ impl Demo for Seen {
 
     async fn both(&self, request: Request<Streaming<Note>>) -> Result<Response<Notes>, Status> {
         let guard = self.enter(&request);
-        let notes = request.into_inner().map(move |note| {
+        let is_apart = request.metadata().contains_key("x-apart");
+        let notes = request.into_inner();
+        let notes: Notes = if is_apart { Box::pin(self.read_apart(notes)) } else { Box::pin(notes) };
+        let notes = notes.map(move |note| {
             let _guard = &guard;
             note
         });
