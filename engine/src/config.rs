@@ -24,13 +24,13 @@ pub struct Config {
     pub connect: ConnectOptions,
     /// How to listen.
     pub listen: ListenOptions,
-    /// Poll threads of [`Workers`](crate::Workers), 1 to 256.
+    /// Poll threads of [`Workers`](crate::Workers), 1 to 256. Default 1.
     pub workers: usize,
     /// Which cores they run on. Default [`Placement::Free`]: not pinned.
     pub placement: Placement,
-    /// What a worker does when a turn found nothing.
+    /// What a worker does when a turn found nothing. Default [`Idle::Adaptive`](crate::Idle).
     pub idle: Idle,
-    /// Events one poll may bring, 1 to 4096: bounds a turn.
+    /// Events one poll may bring, 1 to 4096: bounds a turn. Default 64.
     pub batch: usize,
     /// Commands of other threads that wait for a worker, 1 to 2^20: calls and streams that start, connections that come. One more is
     /// refused, and did not run. Default 1024.

@@ -32,6 +32,31 @@ pub trait Output<C>: Send {
 /// A value and a loan of registered memory beside it, which never passes a codec.
 ///
 /// A handler returns a `WithLoan<T>`; its caller gets a `WithLoan<T, Bulk>`, which derefs to the bytes of the loan.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// use gimmal::{Client, Cx, Server, WithLoan};
+///
+/// # #[gimmal::service(crate = gimmal_rpc)]
+/// # trait Blocks { async fn get(&self, cx: &Cx, bytes: u32) -> Result<WithLoan<u32>, String>; }
+/// struct Disk;
+///
+/// impl Blocks for Disk {
+///     async fn get(&self, cx: &Cx, bytes: u32) -> Result<WithLoan<u32>, String> {
+///         let mut loan = cx.loan(bytes as usize).map_err(|error| error.to_string())?;
+///         loan.fill(7);
+///         Ok(WithLoan::new(1, loan))
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let _server = Server::builder().service(serve_blocks(Disk)).listen("mem://doc-with-loan")?;
+/// let client = BlocksClient::new(Client::connect("mem://doc-with-loan")?);
+/// let block = client.get(1 << 20).wait()?;
+/// assert_eq!((block.value, block.len(), block[0]), (1, 1 << 20, 7));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct WithLoan<T, L = Loan> {
     /// The value, which the codec writes.

@@ -28,7 +28,8 @@ impl<'a> ResponseWriter<'a> {
         Self { place, len: 0, spill: None, is_error: false }
     }
 
-    /// The next `bytes` of the answer, to be filled; they hold old bytes.
+    /// The next `bytes` of the answer, to be filled: what is left as it was goes to the caller, and may be of an earlier answer. An
+    /// answer above [`Config::message_bytes_max`](crate::Config::message_bytes_max) ends its call with an error.
     #[inline]
     pub fn reserve(&mut self, bytes: usize) -> &mut [u8] {
         let (start, end) = (self.len, self.len + bytes);
@@ -50,7 +51,7 @@ impl<'a> ResponseWriter<'a> {
         &mut spill[start..]
     }
 
-    /// Appends `bytes`.
+    /// Appends a copy of `bytes`.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) {
         copy(bytes, self.reserve(bytes.len()));

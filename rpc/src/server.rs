@@ -210,8 +210,10 @@ impl ServerBuilder {
     }
 
     /// Listens on `shm://name`, `tcp://host:port`, `tcp+tls://host:port`, `rdma://host:port` or `mem://name`, and serves on worker
-    /// threads. On `gimmal://host:port` it listens in every way that this host has, see [`Server::addresses`]; with certificates
-    /// over TLS alone.
+    /// threads: one, unless [`Config`] has more. On `gimmal://host:port` it listens in every way that this host has, see
+    /// [`Server::addresses`]; with certificates over TLS alone. Dropping the result ends its connections.
+    ///
+    /// Blocks while a name is looked up, and for [`take_over`](ServerBuilder::take_over) where another process has the address.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -425,7 +427,22 @@ impl Server {
     }
 
     /// Serves until [`Server::stopper`] ends it, until the runtime of its handlers ends, or until it does not listen at any address
-    /// any more: then [`Server::not_listening`] says why.
+    /// any more: then [`Server::not_listening`] says why. Blocks the thread until then, and shuts nothing down: connections end when
+    /// the server is dropped, or in order by [`Server::shutdown`]. In async code use [`Server::serve_until`].
+    ///
+    /// ```
+    #[doc = include_str!("doc/hello.txt")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-join")?;
+    /// let stop = server.stopper();
+    /// std::thread::spawn(stop); // another thread, or the handler of a signal
+    /// server.join();
+    /// assert!(server.shutdown(Duration::from_secs(5)));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn join(&self) {
         let mut ended = self.ended.wait();
         block(|context| Pin::new(&mut ended).poll(&mut Context::from_waker(context.waker())));

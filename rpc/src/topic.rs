@@ -130,7 +130,8 @@ pub struct Published {
 }
 
 impl<T> Topic<T> {
-    /// A topic that keeps at most `kept` items (1 or more) for each subscriber, beside what its stream's window holds.
+    /// A topic that keeps at most `kept` items (1 or more) for each subscriber, beside what its stream's window holds. All subscribers
+    /// share one encoded copy of an item. Items of several publishers come to all of them in the same order.
     #[must_use]
     pub fn new(kept: usize, behind: Behind) -> Self {
         let hall = Hall { seats: Arc::default(), is_closed: false, waiting: Vec::new(), publishers: 0 };

@@ -13,52 +13,54 @@ pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
 /// Sizes of one [`Port`](crate::Port) and of each connection on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortConfig {
-    /// Receive ring that we give each peer, bytes; a power of two, 4 KiB to 1 GiB.
+    /// Receive ring that we give each peer, bytes; a power of two, 4 KiB to 1 GiB. Default 256 KiB.
     pub ring_bytes: u32,
-    /// One receive buffer on the send/recv path, bytes; a multiple of 16.
+    /// One receive buffer on the send/recv path, bytes; a multiple of 16, 64 bytes to 16 MiB. Default 16 KiB.
     pub slot_bytes: u32,
-    /// Receives posted for each connection and guaranteed to it.
+    /// Receives posted for each connection and guaranteed to it, 4 or more. Default 64.
     pub arrivals: u16,
-    /// Send queue entries of one connection for frames.
+    /// Send queue entries of one connection for frames; the device has a limit. Default 128.
     pub sends: u16,
-    /// Every how many sends one is signalled; at most half of `sends`.
+    /// Every how many sends one is signalled, 1 to half of `sends`. Default 32.
     pub signal_interval: u16,
-    /// Bytes the device may take inline from the work request; the device's limit clamps it.
+    /// Bytes the device may take inline from the work request; the device's limit clamps it. Default 220.
     pub inline_bytes: u16,
-    /// READs we want to have outstanding at the peer.
+    /// READs we want to have outstanding at the peer; what both sides agree on is in `Negotiated`. Default 16.
     pub initiator_depth: u8,
-    /// READs the peer may have outstanding at us.
+    /// READs the peer may have outstanding at us. Default 16.
     pub responder_resources: u8,
-    /// Largest piece of one bulk READ, bytes.
+    /// Largest piece of one bulk READ, bytes, above 0. Default 256 KiB.
     pub bulk_piece_bytes: u32,
     /// The largest READ on devices whose post moves the bytes (rxe), if it is less. Not applied after 16 pieces
-    /// without other traffic, until the next other frame. verbs only.
+    /// without other traffic, until the next other frame. verbs only. Default 64 KiB.
     pub bulk_piece_in_post_bytes: u32,
-    /// Largest bulk a peer may make us pull, and the largest loan, bytes.
+    /// Largest bulk a peer may make us pull, and the largest loan, bytes. Default 1 GiB.
     pub bulk_bytes_max: u64,
     /// Bytes of our memory for bulk that one connection may have at once. Its loans count until the peer has read them,
     /// and what was pulled into our memory counts until it is dropped. A loan counts with the memory around it.
+    /// Default 4 GiB.
     pub loan_bytes_max: u64,
     /// The largest ring that a peer may make us keep to send from, bytes; or [`ring_bytes`](Self::ring_bytes), if that is
-    /// more. The peer's hello says its size.
+    /// more. The peer's hello says its size. Default 4 MiB.
     pub peer_ring_bytes_max: u32,
     /// User memory that is kept registered for its next loan, bytes for each device and port; what is in use counts, and
-    /// may be more. 0: none is kept. verbs only.
+    /// may be more. 0: none is kept. verbs only. Default 64 MiB.
     pub user_bytes_max: u64,
-    /// Most registrations of user memory that stay.
+    /// Most registrations of user memory that stay. verbs only. Default 256.
     pub user_pieces_max: u32,
-    /// Connections one port may have.
+    /// Connections one port, that is one worker, may have, 1 to 2^20. Default 1024.
     pub connections: u32,
     /// Whether the port's owner polls it all the time, whatever else it does. The peer is told, and gives this side up for silence
-    /// only if it is true.
+    /// only if it is true. Default true.
     pub attended: bool,
-    /// Whether frames and bulk carry a CRC-32C that the receiver checks; in force when both sides ask for it.
+    /// Whether frames and bulk carry a CRC-32C that the receiver checks; in force when both sides ask for it. Default false.
     pub checksum: bool,
     /// Whether memory for bulk, in pieces of 2 MiB and more, lies on huge pages where the system has them. What came of it
-    /// is in [`Gate::memory`](crate::Gate::memory).
+    /// is in [`Gate::memory`](crate::Gate::memory). Default true.
     pub huge_pages: bool,
     /// Whether the device may write the bytes of bulk that it brings in any order (`IBV_ACCESS_RELAXED_ORDERING`,
     /// `ibv_reg_mr(3)`); nobody looks at them before they are all there. As usual where a device refuses it. verbs only.
+    /// Default false.
     pub relaxed_ordering: bool,
     /// Sizes for connections that share their receives, see [`Receives`]. verbs only.
     pub shared: SharedReceives,
@@ -248,23 +250,24 @@ impl SharedReceives {
 /// How to connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
-    /// From the call to the link being usable, 1 ms or more; the CM's own limit is about 64 s.
+    /// From the call to the link being usable, 1 ms or more; the CM's own limit is about 64 s. Default 5 s.
     pub connect_timeout: Duration,
-    /// From the link to the peer's grant, 1 ms or more: a peer that goes silent half-way is given up then.
+    /// From the link to the peer's grant, 1 ms or more: a peer that goes silent half-way is given up then. Default 2 s.
     pub handshake_timeout: Duration,
-    /// ACK timeout exponent (4.096 us x 2^n), set before connect; `None` leaves the CM's.
+    /// ACK timeout exponent (4.096 us x 2^n), 0 to 31, set before connect; `None` leaves the CM's. verbs only. Default 14: 67 ms.
     pub ack_timeout: Option<u8>,
-    /// RNR timer code set after the connection stands (12 = 0.64 ms); the CM's own is 655 ms.
+    /// RNR timer code, set when the connection is established (12 = 0.64 ms); the CM's own is 655 ms. verbs only. Default 12.
     pub rnr_timer: u8,
-    /// Type of service of the packets (RFC 2474), as routers and switches see it; `None` leaves the CM's. verbs only.
+    /// Type of service of the packets (RFC 2474), as routers and switches see it; `None`, the default, leaves the CM's.
+    /// verbs only.
     pub type_of_service: Option<u8>,
-    /// The shared key to prove, and to have proved by the server; `None`: neither. The server must have it too.
+    /// The shared key to prove, and to have proved by the server; `None`, the default: neither. The server must have it too.
     pub key: Option<Key>,
-    /// Whose servers to share memory with. shm only.
+    /// Whose servers to share memory with. shm only. Default: those of this user, and root's.
     pub allow: Allow,
     /// Certificates, and whose are believed. `tcp+tls://` only.
     pub tls: Tls,
-    /// How far the server is trusted with the bytes that it sends.
+    /// How far the server is trusted with the bytes that it sends. Default [`Trust::Peer`].
     pub trust: Trust,
     /// Connect from this address of ours, which chooses the device; `None`: as the route says. verbs only.
     pub source: Option<IpAddr>,
@@ -328,9 +331,9 @@ impl Default for ConnectOptions {
 /// How to listen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListenOptions {
-    /// Connect requests that may wait to be fetched.
+    /// Connect requests that may wait to be fetched; over shared memory and TCP the kernel's `somaxconn` is a limit, too. Default 128.
     pub backlog: u16,
-    /// From the accept to the peer's grant, 1 ms or more.
+    /// From the accept to the peer's grant, 1 ms or more. Default 2 s.
     pub handshake_timeout: Duration,
     /// How long to wait for a process that listens at the address to stop. Zero, the default, does not wait. Over TCP
     /// the process hands its socket over, so no client is refused meanwhile.
@@ -346,7 +349,7 @@ pub struct ListenOptions {
     pub allow: Allow,
     /// Certificates, and whose are believed. `tcp+tls://` only.
     pub tls: Tls,
-    /// How far clients are trusted with the bytes that they send.
+    /// How far clients are trusted with the bytes that they send. Default [`Trust::Peer`].
     pub trust: Trust,
     /// Whether accepted connections share their receives with others of their port. verbs only.
     pub receives: Receives,

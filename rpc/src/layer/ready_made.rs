@@ -41,7 +41,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// `most` calls at once.
+    /// `most` calls at once; 0 refuses all.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self { most, under_way: Arc::default() }
@@ -64,7 +64,7 @@ impl Limit {
         if self.under_way.fetch_add(1, Ordering::Relaxed) < self.most {
             return Ok(permit);
         }
-        let text = format!("{} calls are under way already, the limit", self.most);
+        let text = format!("{} calls are in flight already, the limit", self.most);
         Err(Status::refused(Code::ResourceExhausted, text))
     }
 }
@@ -96,7 +96,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `per_second` calls a second on average, `burst` of them at once.
+    /// `per_second` calls a second on average, `burst` of them at once, both at least 1. Above 10^9 a second nothing is refused.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
         let each = Duration::from_nanos(1_000_000_000 / u64::from(per_second.max(1)));

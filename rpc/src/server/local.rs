@@ -32,6 +32,26 @@ const LOOK: Duration = Duration::from_millis(1);
 const STEPS: usize = 64;
 
 /// Services on the calling thread: the lowest latency. Not `Send`.
+///
+/// Nothing is served between calls of [`turn`](Self::turn), [`idle`](Self::idle) and [`run_until`](Self::run_until), so clients wait.
+/// As a future of an event loop it is [`serve_until`](Self::serve_until). Dropping it ends its connections.
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let mut server = gimmal::Server::builder().service(serve_hello(Greeter)).listen_local("mem://doc-local-server")?;
+/// let client = std::thread::spawn(|| {
+///     let client = HelloClient::new(gimmal::Client::connect("mem://doc-local-server").unwrap());
+///     client.hello("Ada".into()).wait().unwrap()
+/// });
+/// server.run_until(Duration::from_millis(10), || client.is_finished());
+/// assert_eq!(client.join().unwrap(), "Hello, Ada!");
+/// assert!(server.shutdown(Duration::from_secs(5)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct LocalServer {
     address: Address,
@@ -77,7 +97,7 @@ impl LocalServer {
         &self.address
     }
 
-    /// As [`Server::not_listening`](crate::Server::not_listening).
+    /// Why it does not listen any more at one of its addresses, though nobody stopped it; `None` while it does.
     #[must_use]
     pub fn not_listening(&self) -> Option<String> {
         self.acceptors.as_ref()?.not_listening()
@@ -89,25 +109,26 @@ impl LocalServer {
         Stats::sum(std::slice::from_ref(&self.counters))
     }
 
-    /// One bounded turn; returns how much it did.
+    /// One bounded turn; returns how much it did. Does not block, unless a handler does.
     pub fn turn(&mut self) -> usize {
         self.enter(Inline::turn)
     }
 
-    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
-    /// turns more.
+    /// A turn; when it found nothing, idles by the configured strategy: that sleeps until something comes, for at most `limit`, or
+    /// makes a few turns more where it is to spin. Returns how much the turns did.
     pub fn idle(&mut self, limit: Duration) -> usize {
         self.enter(|inline| inline.idle(limit))
     }
 
-    /// Serves until `stop` says so; it is asked after every turn, and at least every `limit`.
+    /// Blocks the thread and serves until `stop` says so; it is asked after every turn, and at least every `limit`.
     pub fn run_until(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) {
         while !stop() {
             self.idle(limit);
         }
     }
 
-    /// As [`Server::shutdown`](crate::Server::shutdown).
+    /// Takes no more calls, waits at most `timeout` for those that run, and says goodbye. Blocks until then. Returns whether every call
+    /// had been answered.
     #[must_use]
     pub fn shutdown(mut self, timeout: Duration) -> bool {
         let mut ending = self.begin_to_end(timeout);
