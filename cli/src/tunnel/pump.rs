@@ -1,7 +1,7 @@
 //! Both directions between a program's connection and a stream.
 
 use std::{
-    io::{self, ErrorKind, IoSlice},
+    io::{self, ErrorKind},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -39,7 +39,8 @@ pub(super) fn refuse(stream: Duplex, why: Why) {
 }
 
 fn break_off(recv: &mut RecvStream, send: &mut SendStream, why: Why) {
-    send.reset(why as u32);
+    // At once: what waits may wait for a program that reads no more.
+    send.abandon(why as u32);
     recv.stop(why as u32);
 }
 
@@ -82,7 +83,7 @@ pub(super) async fn pump(socket: Socket, stream: Duplex, idle: Option<Duration>,
     let Joined { socket, recv, send, .. } = &mut joined;
     let (reader, writer) = socket.split();
     let flow = Flow { counts, steps: AtomicU64::new(0) };
-    let both = async { tokio::try_join!(into(reader, send, &flow), out_of(recv, &writer, &flow)) };
+    let both = async { tokio::try_join!(into((reader, &writer), send, &flow), out_of(recv, &writer, &flow)) };
     let why = tokio::select! {
         ended = both => ended.err().map(|_| Why::Reset),
         () = nothing_moves(idle, &flow.steps) => Some(Why::Idle),
@@ -95,11 +96,19 @@ pub(super) async fn pump(socket: Socket, stream: Duplex, idle: Option<Duration>,
     joined.why = why;
 }
 
-/// What the program writes goes into the stream.
-async fn into(mut reader: Reader<'_>, send: &mut SendStream, flow: &Flow<'_>) -> io::Result<()> {
+/// What the program writes goes into the stream. The other end of the tunnel stops a stream by force alone, and ends so when it is lost.
+async fn into(
+    (mut reader, writer): (Reader<'_>, &Writer<'_>),
+    send: &mut SendStream,
+    flow: &Flow<'_>,
+) -> io::Result<()> {
     let mut buffer = vec![0; READ_BYTES];
     loop {
-        let bytes = reader.read(&mut buffer).await?;
+        let bytes = tokio::select! {
+            biased;
+            read = reader.read(&mut buffer) => read?,
+            _ = send.stopped() => return Err(ErrorKind::ConnectionReset.into()),
+        };
         if bytes == 0 {
             send.finish();
             return Ok(());
@@ -107,12 +116,10 @@ async fn into(mut reader: Reader<'_>, send: &mut SendStream, flow: &Flow<'_>) ->
         flow.add(&flow.counts.bytes_in, bytes);
         let mut rest = &buffer[..bytes];
         while !rest.is_empty() {
-            let piece = [IoSlice::new(rest)];
-            match std::future::poll_fn(|context| send.poll_write_pieces(context, &piece)).await {
-                Ok(written) => rest = &rest[written..],
-                // The other program reads no more, and may still write.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-                Err(error) => return Err(error),
+            tokio::select! {
+                biased;
+                written = send.write(rest) => rest = &rest[written?..],
+                () = writer.broken() => return Err(ErrorKind::ConnectionReset.into()),
             }
         }
         tokio::task::coop::consume_budget().await;
@@ -137,7 +144,11 @@ async fn out_of(recv: &mut RecvStream, writer: &Writer<'_>, flow: &Flow<'_>) -> 
                 recv.consume(bytes);
                 flow.add(&flow.counts.bytes_out, bytes);
             }
-            None => writer.writable().await?,
+            // A stream that ends by force says so in front of what is here, which the program may never read.
+            None => tokio::select! {
+                writable = writer.writable() => writable?,
+                () = recv.broken() => return Err(ErrorKind::ConnectionReset.into()),
+            },
         }
         tokio::task::coop::consume_budget().await;
     }

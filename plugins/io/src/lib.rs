@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`SendStream::finish`], `shutdown` | all bytes, then the end |
 //! | [`SendStream::reset`] | [`ErrorKind::ConnectionReset`](std::io::ErrorKind) with [`Code`] |
+//! | [`SendStream::abandon`] | that too, without the bytes that had not left |
 //! | [`RecvStream::stop`] | [`ErrorKind::BrokenPipe`](std::io::ErrorKind) with [`Code`] |
 //! | the connection is lost | [`ErrorKind::ConnectionReset`](std::io::ErrorKind) |
 //!

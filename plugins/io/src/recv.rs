@@ -200,6 +200,12 @@ impl RecvStream {
         std::future::poll_fn(|context| self.poll_chunk(context)).await
     }
 
+    /// Waits until the stream can end in good order no more: the writer gave it up, or the connection is lost. That may be long before
+    /// what is here was read, and is never after the writer's good end. Cancel safe.
+    pub async fn broken(&mut self) {
+        std::future::poll_fn(|context| self.stream.poll_broken(context)).await;
+    }
+
     /// Says that nothing more is wanted: the writer's next write ends with [`io::ErrorKind::BrokenPipe`] and this code. Later reads
     /// here are the end. Does nothing once the end was read.
     pub fn stop(&mut self, code: u32) {

@@ -133,6 +133,13 @@ impl SendStream {
         self.end(|sink| sink.reset(code));
     }
 
+    /// Gives the stream up at once: bytes that were written and have not left are discarded, so the reader's side hears of it however much
+    /// is unread there. The reader gets what has arrived, then [`io::ErrorKind::ConnectionReset`] with this code. Does not wait. Does
+    /// nothing once an end was said.
+    pub fn abandon(&mut self, code: u32) {
+        self.end(|sink| sink.abandon(code));
+    }
+
     fn end(&mut self, say: impl FnOnce(&mut ByteSink)) {
         if !std::mem::replace(&mut self.is_over, true) {
             if let Some(sink) = &mut self.sink {

@@ -128,6 +128,12 @@ impl ByteSink {
     pub fn reset(&mut self, code: u32) {
         self.lane().told(State::Aborted(code));
     }
+
+    /// Gives the stream up at once and says why: what was written and has not left is discarded, so the end waits for no credit. Does
+    /// not wait.
+    pub fn abandon(&mut self, code: u32) {
+        self.lane().abandoned(code);
+    }
 }
 
 impl ByteStream {
@@ -163,6 +169,19 @@ impl ByteStream {
             self.exit.lane.waker.register(context.waker());
         }
         self.try_fill()
+    }
+
+    /// Waits until the stream can end in good order no more: the writer gave it up, or its call is over. That may be long before what is
+    /// here was read. Never ready after the writer's good end.
+    pub fn poll_broken(&mut self, context: &Context<'_>) -> Poll<()> {
+        let look = |lane: &Lane| match lane.state() {
+            State::Open | State::Ended => Poll::Pending,
+            State::Aborted(_) | State::Stopped(_) | State::TooLarge(_) | State::Over => Poll::Ready(()),
+        };
+        if look(&self.exit.lane).is_pending() {
+            self.exit.lane.waker.register(context.waker());
+        }
+        look(&self.exit.lane)
     }
 
     /// Takes `bytes` of those that are here out.

@@ -151,6 +151,8 @@ pub(crate) struct Lane {
     pub(super) is_answered: bool,
     /// The sender said how it ends, whatever the handler's result says.
     pub(super) is_told: AtomicBool,
+    /// What has not left never does: the sender gave up at once.
+    is_abandoned: AtomicBool,
     /// Items have no bounds: the worker joins and splits them.
     pub(super) is_bytes: AtomicBool,
     /// The end that the sender said has left.
@@ -175,6 +177,7 @@ impl Lane {
             is_given_up: AtomicBool::new(false),
             is_answered,
             is_told: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
             is_bytes: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             queued: AtomicBool::new(false),
@@ -472,6 +475,17 @@ impl Lane {
         if self.end(State::Ended) {
             self.notify();
         }
+    }
+
+    /// Its sender gives up, and waits for nothing that is in it to leave before.
+    pub(super) fn abandoned(self: &Arc<Self>, code: u32) {
+        self.is_abandoned.store(true, Ordering::Release);
+        self.told(State::Aborted(code));
+    }
+
+    /// Whether nothing of what is in it leaves, though its end does.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
     }
 
     /// Its sender said how it ends, and the reader is to hear of it at once.

@@ -219,6 +219,10 @@ impl Lanes {
             tx.clear();
             return None;
         }
+        if matches!(state, State::Aborted(_)) && tx.is_abandoned() {
+            self.leaving.clear();
+            tx.clear();
+        }
         if self.credit > 0 && (!self.leaving.is_empty() || tx.exchange(&mut self.leaving) == Look::Items) {
             // Its sender has room again.
             rouse(&tx.waker);

@@ -1,5 +1,7 @@
 //! Lanes, credit and ends, without a worker.
 
+use std::{io::IoSlice, task::Waker};
+
 use gimmal_engine::transport::Bulk;
 
 use super::*;
@@ -194,6 +196,40 @@ fn a_stream_that_is_given_up_with_a_code_says_it_behind_its_items() {
         assert_eq!(stream.blocking_next(), code.map(|code| Err(ReadError::Aborted(code))));
         assert!(callee.may_answer(true) && !callee.is_aborted());
     }
+}
+
+#[test]
+fn a_byte_stream_that_is_abandoned_says_so_in_front_of_what_has_not_left() {
+    let budget = Budget::new(WINDOW_MIN, WINDOW_MIN as usize, LARGEST);
+    let (mut caller, mut callee) = up(&budget);
+    let mut sink = ByteSink::from(Sink::<Vec<u8>>::new::<Postcard>(caller.tx.clone().unwrap(), Woken));
+    let mut stream = ByteStream::from(Stream::<Vec<u8>>::new::<Postcard>(callee.rx.clone().unwrap(), Woken));
+    let context = &Context::from_waker(Waker::noop());
+    // More than the window, in its lane and in its worker's hands.
+    let mut written = 0;
+    while let Poll::Ready(more) = sink.try_write(&[IoSlice::new(&[7; 1000])]) {
+        written += more.unwrap();
+        caller.meet(&mut callee);
+    }
+    assert!(caller.owed().is_none() && stream.poll_broken(context).is_pending());
+    sink.abandon(9);
+    caller.meet(&mut callee);
+    assert!(stream.poll_broken(context).is_ready(), "before anything is read");
+    assert_eq!(sink.poll_left(context), Poll::Ready(Ok(())));
+    let mut read = 0;
+    let end = loop {
+        match stream.try_fill() {
+            Poll::Ready(Ok(here)) => {
+                let taken = here.len();
+                read += taken;
+                stream.consume(taken);
+            }
+            Poll::Ready(Err(error)) => break error,
+            Poll::Pending => panic!("no end behind {read} bytes"),
+        }
+    };
+    assert_eq!(end, ReadError::Aborted(9));
+    assert!((1..written).contains(&read), "{read} of {written}");
 }
 
 /// An upload whose sink has sent one item, which is still in its lane, and whose callee has given credit.
