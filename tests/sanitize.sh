@@ -2,6 +2,8 @@
 # AddressSanitizer and ThreadSanitizer over what touches memory by hand, on a nightly toolchain. With its source std is built with
 # them too: its locks are seen, and nothing has to be suppressed. Without, ThreadSanitizer would report every lock of std and is
 # skipped by name, and AddressSanitizer sees our own code alone. Without a nightly all of it is skipped.
+#
+#     tests/sanitize.sh [--no-run]      with it, the tests are built only
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
@@ -26,11 +28,12 @@ with_std=()
 host=$(rustc -vV | sed -n 's/^host: //p')
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize RUST_BACKTRACE=0 GIMMAL_HOSTILE_OPERATIONS=300000
 
+options=("$@")
 # under SANITIZER TESTS...: builds and runs them instrumented.
 under() {
     local sanitizer=$1
     shift
-    RUSTFLAGS="-Zsanitizer=$sanitizer" cargo +nightly test -q ${with_std[@]+"${with_std[@]}"} --target "$host" "$@"
+    RUSTFLAGS="-Zsanitizer=$sanitizer" cargo +nightly test -q ${with_std[@]+"${with_std[@]}"} --target "$host" ${options[@]+"${options[@]}"} "$@"
 }
 
 # What was freed waits to be touched, but not so much of it that it looks like a leak to the test of a flood.

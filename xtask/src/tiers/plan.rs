@@ -87,9 +87,9 @@ mod tests {
             "lab",
         ];
         assert_eq!(first, normal);
-        assert_eq!(early, ["lint", "doc", "planted", "sanitize", "loom"]);
+        assert_eq!(early, ["lint", "doc", "planted", "loom"]);
         assert_eq!(beside, ["compile", "seeds", "worlds", "packages"]);
-        assert_eq!(last, ["rdma_sys", "bincode", "readme"]);
+        assert_eq!(last, ["rdma_sys", "bincode", "sanitize", "readme"]);
     }
 
     #[test]
