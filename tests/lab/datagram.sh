@@ -74,9 +74,9 @@ spare() {
 }
 # GIDs follow addresses a moment later.
 has_address() { grep -q "::ffff:10.77.9.1 " <<<"$("$bin/gimmal" devices)"; }
+is_back() { rdma link add rxe9 type rxe netdev u0 && within 15 has_address; }
 sends_again() {
-    rdma link add rxe9 type rxe netdev u0 && within 15 has_address &&
-        timeout 30 "$bin/mckey" -m 239.5.5.5 -b 10.77.9.1 -s -C 3
+    is_back && timeout 30 "$bin/mckey" -m 239.5.5.5 -b 10.77.9.1 -s -C 3
 }
 if spare; then
     within 15 has_address
@@ -86,6 +86,8 @@ if spare; then
     count "a device deleted under a connection" timeout 30 "$bin/cm_checks" removal 10.77.9.1 rxe9
     check "a group joined again on the device that is back" sends_again
     count "a device that nobody uses is let go" timeout 30 "$bin/cm_checks" unused 10.77.9.1 rxe9 "$rxe"
+    is_back
+    count "a device on which every connection failed is let go" timeout 30 "$bin/cm_checks" refused 10.77.9.1 rxe9
     ip link delete u0
 else
     skip "a device deleted under datagrams" "no second rxe device can be made here"

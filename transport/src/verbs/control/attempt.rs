@@ -26,7 +26,7 @@ use crate::{
     verbs::control::{
         lane::{Handle, Lane, LinkParts, WireError, Wiring},
         naming, ports, reject,
-        shared::{PortDevice, Shared},
+        shared::Shared,
         table::{Action, State},
     },
 };
@@ -142,12 +142,10 @@ pub(crate) struct Active {
 
 /// What to do for an attempt that goes on.
 pub(crate) enum Next {
-    /// Read the events of the device that the id is bound to, whose path is known already.
-    Watch(Arc<PortDevice>),
-    /// Call `rdma_resolve_route`, and read the events of the device that the id is bound to.
-    Route(Arc<PortDevice>, BlockingCall),
-    /// Call `rdma_connect`.
-    Connect(BlockingCall),
+    /// Wait: the path is known already.
+    Wait,
+    /// Call `rdma_resolve_route` or `rdma_connect`.
+    Call(BlockingCall),
     /// Hand out the established connection.
     Link(Box<LinkParts>),
 }
@@ -258,21 +256,20 @@ impl Active {
         let attempt = &self.attempt;
         let next = |error| Failure { error, try_next: true };
         let lane = Lane::new(id, &attempt.shared, attempt.options.receives).map_err(ConnectError::from)?;
-        let device = Arc::clone(&lane.holdings.device);
+        let name = lane.holdings.device.context.name();
         // Whatever fails from here on, the queue pair is destroyed before what it uses.
         self.step = Step::Routing(lane);
         let choice = attempt.options.device.as_ref();
-        let name = device.context.name();
         ports::check_device(choice, &attempt.address, &name, id.info().port).map_err(next)?;
         match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
             None | Some([]) => {
                 let route = Blocking::ResolveRoute(attempt.left());
                 // SAFETY: `Attempts` runs it at once, or marks the entry busy until it returns: a busy id is kept and left alone.
-                Ok(Next::Route(device, unsafe { id.blocking_call(route) }))
+                Ok(Next::Call(unsafe { id.blocking_call(route) }))
             }
             Some(routes) => {
                 id.set(IdOption::Paths(routes)).map_err(|errno| self.call_failed(errno))?;
-                Ok(Next::Watch(device))
+                Ok(Next::Wait)
             }
         }
     }
@@ -291,7 +288,7 @@ impl Active {
         }
         self.step = Step::Connecting { lane, hello, ack_timeout };
         // SAFETY: `Attempts` runs it at once, or marks the entry busy until it returns: a busy id is kept and left alone.
-        Next::Connect(unsafe { id.blocking_call(Blocking::Connect(params)) })
+        Next::Call(unsafe { id.blocking_call(Blocking::Connect(params)) })
     }
 
     /// Handles ESTABLISHED, whose private data is the peer's hello. Makes nothing for a peer that has not proved its key.

@@ -99,12 +99,8 @@ impl Attempts {
         let handle = entry.handle();
         let Role::Active(active) = &mut entry.role else { return };
         let failure = match active.advance(action, event, &mut entry.id, handle) {
-            Ok(Next::Watch(device)) => return ids.watches.add(&device),
-            Ok(Next::Route(device, call)) => match self.call(entry, call) {
-                Ok(()) => return ids.watches.add(&device),
-                Err(failure) => failure,
-            },
-            Ok(Next::Connect(call)) => match self.call(entry, call) {
+            Ok(Next::Wait) => return,
+            Ok(Next::Call(call)) => match self.call(entry, call) {
                 Ok(()) => return,
                 Err(failure) => failure,
             },

@@ -110,26 +110,23 @@ impl Ids {
 
     /// Accepts a request: makes the queue pair, posts its receives, and only then answers.
     pub(crate) fn accept(&mut self, handle: Handle, shared: &Arc<Shared>) -> Result<LinkParts, AcceptError> {
+        self.watches.add(shared);
         // What was destroyed leaves its seats to those who come.
         self.scatter();
         let gone = AcceptError::Gone { errno: libc::ECONNRESET };
         let entry = self.current(handle).ok_or_else(|| gone.clone())?;
         let Role::Requested(requested) = &entry.role else { return Err(gone) };
         let failed = match Lane::new(&mut entry.id, shared, requested.options.receives) {
-            Ok(lane) => {
-                let device = Arc::clone(&lane.holdings.device);
-                match requested.answer(&entry.id, handle, lane, shared) {
-                    Ok(parts) => {
-                        entry.role = Role::Live(Live::of(&parts.lane));
-                        self.watches.add(&device);
-                        return Ok(parts);
-                    }
-                    Err((lane, error)) => {
-                        entry.role = Role::Dying(Some(*lane));
-                        error
-                    }
+            Ok(lane) => match requested.answer(&entry.id, handle, lane, shared) {
+                Ok(parts) => {
+                    entry.role = Role::Live(Live::of(&parts.lane));
+                    return Ok(parts);
                 }
-            }
+                Err((lane, error)) => {
+                    entry.role = Role::Dying(Some(*lane));
+                    error
+                }
+            },
             Err(error) => {
                 let _ = entry.id.reject(&encode_reject(RejectReason::Overloaded));
                 match error {

@@ -69,7 +69,7 @@ impl Removals {
         if self.going.iter().any(|going| going.device == device) {
             return;
         }
-        let of_ports = ids.watches.forget(device);
+        let of_ports = ids.watches.on(device);
         // Nothing of it is ours, and the last of it went before.
         if of_ports.is_empty() && ids.on(device).next().is_none() {
             return;

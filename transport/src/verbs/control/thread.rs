@@ -179,7 +179,10 @@ impl Control {
         self.take_news();
         let ids = &mut self.ids;
         match command {
-            Command::Connect(attempt) => self.attempts.connect(attempt),
+            Command::Connect(attempt) => {
+                ids.watches.add(&attempt.shared);
+                self.attempts.connect(attempt);
+            }
             Command::Named { ticket, result } => self.attempts.named(ticket, result),
             Command::Called { handle, result } => self.called(handle, result),
             Command::GiveUp { ticket, outcome } => self.attempts.give_up(ids, ticket, &outcome),

@@ -7,12 +7,16 @@ use std::{
 
 use gimmal_rdma::verbs::{AsyncEvent, DeviceEvent, DeviceEvents, DeviceKey, DeviceNews};
 
-use crate::{PortError, verbs::control::shared::PortDevice};
+use crate::{
+    PortError,
+    verbs::control::shared::{PortDevice, Shared},
+};
 
-/// The devices that ports use, each once for each port. The references are weak: watching keeps no device.
+/// News of devices, and the ports that may use these. What a port has of a device is known from the port itself: it may have
+/// been made for a connection that never came about. The references are weak: watching keeps nothing.
 pub(crate) struct Watches {
     events: DeviceEvents,
-    devices: Vec<Weak<PortDevice>>,
+    ports: Vec<Weak<Shared>>,
 }
 
 /// Returns whether an event concerns an id with this device, queue pair and queues.
@@ -44,7 +48,7 @@ pub(crate) fn concerns(
 
 impl Watches {
     pub(crate) fn new() -> Result<Self, PortError> {
-        Ok(Self { events: DeviceEvents::new()?, devices: Vec::new() })
+        Ok(Self { events: DeviceEvents::new()?, ports: Vec::new() })
     }
 
     /// Readable while there are news.
@@ -52,30 +56,28 @@ impl Watches {
         self.events.fd()
     }
 
-    /// Remembers that a port uses `device`.
-    pub(crate) fn add(&mut self, device: &Arc<PortDevice>) {
-        if !self.devices.iter().any(|known| known.as_ptr() == Arc::as_ptr(device)) {
-            self.devices.retain(|known| known.strong_count() > 0);
-            self.devices.push(Arc::downgrade(device));
+    /// Remembers a port, before it uses any device.
+    pub(crate) fn add(&mut self, port: &Arc<Shared>) {
+        if !self.ports.iter().any(|known| known.as_ptr() == Arc::as_ptr(port)) {
+            self.ports.retain(|known| known.strong_count() > 0);
+            self.ports.push(Arc::downgrade(port));
         }
     }
 
-    /// Forgets `device`. Returns the resources of all ports on it.
-    pub(crate) fn forget(&mut self, device: DeviceKey) -> Vec<Arc<PortDevice>> {
-        let of_ports: Vec<_> = self.on(device).collect();
-        self.devices.retain(|known| !of_ports.iter().any(|gone| known.as_ptr() == Arc::as_ptr(gone)));
+    /// Returns what all ports have of `device`.
+    pub(crate) fn on(&self, device: DeviceKey) -> Vec<Arc<PortDevice>> {
+        let mut of_ports = Vec::new();
+        for port in self.ports.iter().filter_map(Weak::upgrade) {
+            of_ports.extend(port.devices().iter().filter(|known| known.context.key() == device).cloned());
+        }
         of_ports
-    }
-
-    fn on(&self, device: DeviceKey) -> impl Iterator<Item = Arc<PortDevice>> {
-        self.devices.iter().filter_map(Weak::upgrade).filter(move |known| known.context.key() == device)
     }
 
     /// Returns the next news of a device, if there are any.
     pub(crate) fn next(&self) -> Option<DeviceNews> {
         let news = self.events.next();
         if let Some(DeviceNews::Event(AsyncEvent { device, kind: DeviceEvent::GidChange, .. })) = news {
-            self.on(device).for_each(|device| device.known_ports.forget());
+            self.on(device).iter().for_each(|device| device.known_ports.forget());
         }
         news
     }

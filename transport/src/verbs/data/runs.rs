@@ -7,12 +7,15 @@ use gimmal_rdma::verbs::Completion;
 
 use crate::{
     mem::Run,
-    verbs::data::{
-        conn::Conn,
-        port::VerbsPort,
-        rx::Begun,
-        table::{Slot, conn_in},
-        wr_id::WrId,
+    verbs::{
+        data::{
+            conn::Conn,
+            port::VerbsPort,
+            rx::Begun,
+            table::{Slot, conn_in},
+            wr_id::WrId,
+        },
+        srq::receives::Next,
     },
 };
 
@@ -92,10 +95,18 @@ impl VerbsPort {
 
     /// Begins the next chain, if the next completion is one, and returns whether it is.
     pub(crate) fn begin_chain(&mut self) -> bool {
-        let Some(done) = self.harvest.first() else { return false };
-        if WrId::from_bits(done.wr_id).is_shared() {
-            return self.begin_shared(&done);
-        }
+        let done = loop {
+            let Some(done) = self.harvest.first() else { return false };
+            if !WrId::from_bits(done.wr_id).is_shared() {
+                break done;
+            }
+            match self.begin_shared(&done) {
+                Next::Begun => return true,
+                Next::Other => return false,
+                // Only one that was looked at may be taken for none.
+                Next::Dropped => {}
+            }
+        };
         let begun = begin_own(&mut self.slots, &done).map(|(_, begun)| begun);
         if begun.is_some() {
             self.harvest.take();

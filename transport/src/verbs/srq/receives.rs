@@ -27,6 +27,17 @@ use crate::{
     },
 };
 
+/// What the next completion was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// A chain, which is taken and begun.
+    Begun,
+    /// A chain that its peer had no receive for. It is taken, and the one behind it may be of any connection.
+    Dropped,
+    /// No chain. It is not taken.
+    Other,
+}
+
 impl VerbsPort {
     /// Where the queue `number` is in the list; `None`: it is no more.
     fn queue_at(&mut self, number: u32) -> Option<usize> {
@@ -69,15 +80,15 @@ impl VerbsPort {
     }
 
     /// Begins the chain that `done`, the next completion, brought into a shared receive, if it did.
-    pub(crate) fn begin_shared(&mut self, done: &Completion) -> bool {
+    pub(crate) fn begin_shared(&mut self, done: &Completion) -> Next {
         let id = WrId::from_bits(done.wr_id);
-        let Some(queue) = self.queue_at(id.queue()) else { return false };
+        let Some(queue) = self.queue_at(id.queue()) else { return Next::Other };
         let place = Place { queue, slot: id.slot_of_queue() };
         let slots = &mut self.shared[queue];
-        let Some(index) = slots.user(done.qp) else { return false };
-        let Some(Slot { conn: Some(conn), .. }) = self.slots.get_mut(index) else { return false };
-        let Some(bytes) = conn.shared_chain(done) else { return false };
-        let Some((memory, at, _)) = slots.memory(place.slot) else { return false };
+        let Some(index) = slots.user(done.qp) else { return Next::Other };
+        let Some(Slot { conn: Some(conn), .. }) = self.slots.get_mut(index) else { return Next::Other };
+        let Some(bytes) = conn.shared_chain(done) else { return Next::Other };
+        let Some((memory, at, _)) = slots.memory(place.slot) else { return Next::Other };
         conn.rx.land(memory, at, place.bits());
         self.harvest.take();
         match conn.rx.begin_shared(bytes) {
@@ -87,13 +98,13 @@ impl VerbsPort {
                 if let Some(lent) = slots.lent.get_mut(place.slot as usize) {
                     *lent += RUN;
                 }
-                true
+                Next::Begun
             }
             Err(violation) => {
                 conn.rx.leave();
                 self.post_slot(place);
                 self.begin_close(index, violation.into(), self.now);
-                false
+                Next::Dropped
             }
         }
     }

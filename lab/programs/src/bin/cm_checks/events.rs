@@ -11,7 +11,7 @@ use gimmal_transport::Instant;
 
 use crate::{
     effects::{errno, next},
-    rig::{Outcome, Plan, STEP, Site, ensure, pair},
+    rig::{Failure, Outcome, Plan, STEP, Site, ensure, pair},
 };
 
 /// A server that promises more READs than the client's device can serve: the client's queue pair cannot be made ready.
@@ -116,11 +116,17 @@ pub(crate) fn unused(site: &Site) -> Outcome {
     let used = pair(&mut listener, &target, &Plan::default(), |_| Ok(()))?;
     ensure!(used.0.0.device() == device, "{} is on {}", site.host, used.0.0.device());
     drop((used, listener));
+    removed(device)?;
+    Ok(None)
+}
+
+/// Deletes `device`, which waits until nothing on it is used.
+pub(crate) fn removed(device: &str) -> Result<(), Failure> {
     let start = Instant::now();
     let mut command = Command::new("rdma").args(["link", "delete", device]).spawn()?;
     while command.try_wait()?.is_none() {
         ensure!(start.elapsed() < STEP, "`rdma link delete` still waits for us");
         std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(None)
+    Ok(())
 }

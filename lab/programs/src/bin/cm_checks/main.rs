@@ -4,7 +4,8 @@
 //! `names HOST NAME` connects to a name whose addresses are HOST and, before it, one without a device;
 //! `devices RXE SIW` has one listener over two devices, and chooses between them;
 //! `silent HOST SILENT` connects to an address that never answers, `unreachable HOST SILENT` until the kernel gives up;
-//! `removal HOST DEVICE` deletes the device of HOST, `unused HOST DEVICE OTHER` when only that of OTHER is in use;
+//! `removal HOST DEVICE` deletes the device of HOST, `unused HOST DEVICE OTHER` when only that of OTHER is in use,
+//! `refused HOST DEVICE` when nothing on it came about;
 //! `failover HOST BOND` switches the bond of HOST to its other port;
 //! `packets HOST PEER` looks at packets to the example `server` at PEER; `reads HOST` counts READs in flight by time, and
 //! needs a path that takes 200 ms each way (`tc qdisc add dev lo root netem delay 200ms`).
@@ -121,7 +122,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some((group, hosts)) = words.split_first().filter(|(_, hosts)| !hosts.is_empty()) else {
         eprintln!(
-            "cm_checks all|devices|names|silent|unreachable|removal|unused|failover|packets|reads HOST [HOST ...]"
+            "cm_checks all|devices|names|silent|unreachable|removal|unused|refused|failover|packets|reads HOST [HOST ...]"
         );
         return ExitCode::FAILURE;
     };
@@ -154,6 +155,14 @@ fn main() -> ExitCode {
             let (name, silent) = (hosts.get(1).cloned(), hosts.get(2).cloned());
             let site = Site { name, silent, ..Site::new(&hosts[0]) };
             run(&[("a device that nobody uses is let go", events::unused)], &site, &mut sums);
+        }
+        "refused" => {
+            let site = Site { name: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
+            run(
+                &[("a device on which every connection failed is let go", refusals::lets_go)],
+                &site,
+                &mut sums,
+            );
         }
         "failover" => {
             let site = Site { name: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };

@@ -9,7 +9,10 @@ use gimmal_transport::{
     verbs::{Verbs, VerbsListener},
 };
 
-use crate::rig::{Failure, Outcome, Plan, STEP, Site, ensure, meet};
+use crate::{
+    events::removed,
+    rig::{Failure, Outcome, Plan, STEP, Site, ensure, meet},
+};
 
 const HELLO: Hello = Hello {
     features: Feature(0),
@@ -153,6 +156,23 @@ pub(crate) fn other_version(site: &Site) -> Outcome {
         ensure!(refusal.reason() == wanted, "{wanted:?} was read as {refusal:?}");
     }
     ensure!(listener.rejections().count() == 4, "{} counted", listener.rejections().count());
+    Ok(None)
+}
+
+/// A device on which every connection failed, after its queue pair was made, can be deleted while the server lives.
+pub(crate) fn lets_go(site: &Site) -> Outcome {
+    let device = site.name.as_deref().ok_or("no device was given")?;
+    let (provider, mut listener) = our_listener(site)?;
+    let port = provider.open_port(&PortConfig::default())?;
+    let target = target_of(site, &listener)?;
+    let absurd = Hello { ring_bytes: 1 << 30, ..HELLO }.encode();
+    let client = std::thread::spawn(move || dial(target, &absurd));
+    let incoming = listener.accept(STEP)?.ok_or("no request came")?;
+    let refused = incoming.accept(&port.gate()).err().ok_or("it was accepted")?;
+    let seen = client.join().map_err(|_| "the client panicked")??;
+    println!("        the server: {refused}; the client: {seen}");
+    removed(device)?;
+    drop((listener, port));
     Ok(None)
 }
 
