@@ -41,8 +41,22 @@ impl Charge {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Bytes of peers' memory that this thread unmapped.
+    static UNMAPPED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Bytes of peers' memory that the calling thread unmapped.
+#[cfg(test)]
+pub(crate) fn unmapped_here() -> u64 {
+    UNMAPPED.get()
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
+        #[cfg(test)]
+        UNMAPPED.set(UNMAPPED.get() + self.bytes);
         MAPPINGS.fetch_sub(1, Ordering::Relaxed);
         BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
     }

@@ -84,10 +84,6 @@ impl Loan {
             // SAFETY: no bytes are always initialised, mapped and nobody else's.
             return Ok(unsafe { Self::new(NonNull::dangling(), 0, ticket, home) });
         }
-        // SAFETY: `MmapRaw` is a plain mapping that only this owner refers to.
-        unsafe impl Send for Owner {}
-        // SAFETY: as above.
-        unsafe impl Sync for Owner {}
         let region = Region::anonymous(len)?;
         let bytes = region.base();
         // SAFETY: anonymous memory is zeroed, owned by `Owner`, and mapped until the loan drops its home.

@@ -16,7 +16,7 @@ use crate::{
     AccessError, Offer, PortError, Remote, Violation,
     kernel::{mapping, system},
     mem::{
-        Access, Accessed, Exposed, OneSided, Region, Words,
+        Access, Accessed, Exposed, OneSided, Region, Words, departing,
         exposed::{ExposedHome, fresh_key},
     },
     sync::lock::lock,
@@ -129,7 +129,8 @@ impl Shown {
     /// Takes memory that the peer exposes: its name, bytes and file.
     pub(super) fn take(&mut self, (key, bytes, fd): (u64, u64, BorrowedFd<'_>)) -> Result<(), AttachError> {
         if self.into.is_full(&PIECES) {
-            self.into.retain(|words| !words.is_withdrawn());
+            let (gone, bytes) = self.into.take_out(|words| !words.is_withdrawn());
+            departing::drop_large(bytes, gone);
         }
         let bad = Violation::Malformed { what: "exposed memory of an impossible size" };
         let size = usize::try_from(bytes).ok().filter(|_| bytes <= BYTES_MAX);

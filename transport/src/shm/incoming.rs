@@ -72,12 +72,14 @@ impl Incoming for ShmIncoming {
         let node = gate.shared.node;
         let (own, fd) = node.place(|| Segment::create(self.hello.ring_bytes))?;
         let mirror = node.place(|| mirror(self.trust, negotiated.rx_ring_bytes))?;
-        let socket = self.socket.take().ok_or(AcceptError::Gone { errno: 0 })?;
-        let end = End { socket, own: own.pulsing(), mirror };
-        socket::send_with(&end.socket, &ours.encode(), fd.as_fd()).map_err(|errno| match errno {
+        let own = own.pulsing();
+        let socket = self.socket.as_ref().ok_or(AcceptError::Gone { errno: 0 })?;
+        socket::send_with(socket, &ours.encode(), fd.as_fd()).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => AcceptError::Gone { errno: errno.raw_os_error() },
             errno => AcceptError::Port(system("sendmsg")(errno)),
         })?;
+        let socket = self.socket.take().ok_or(AcceptError::Gone { errno: 0 })?;
+        let end = End { socket, own, mirror };
         Ok(ShmLink {
             end,
             peer: None,

@@ -52,7 +52,7 @@ pub(super) struct Live {
     rx_limit: u64,
     rx_ring_bytes: u64,
     rx_frame_bytes_max: usize,
-    id: ConnId,
+    pub(super) id: ConnId,
     /// The reason to close with as soon as what was published is read.
     pub(super) ending: Option<CloseReason>,
     /// Position after the last committed frame.
@@ -231,10 +231,9 @@ impl Live {
         self.flushed != self.tx
     }
 
-    /// What was committed is all the peer will see for now: wakes it if it sleeps, and gets the ring ready for more.
+    /// What was committed is all the peer will see for now, and it was rung: gets the ring ready for more.
     #[inline]
-    pub(super) fn flush(&mut self) {
-        self.ring();
+    pub(super) fn flushed(&mut self) {
         self.clear_ahead(self.tx - self.flushed);
         self.flushed = self.tx;
     }
@@ -256,12 +255,14 @@ impl Live {
         self.clear_to = at;
     }
 
-    /// Wakes the peer if it sleeps; [`settle`](crate::sync::wake::settle) came before.
+    /// Wakes the peer if it sleeps; [`settle`](crate::sync::wake::settle) came before. `false`: it must be rung again.
     #[inline]
-    pub(super) fn ring(&mut self) {
-        if self.ringer.must_ring(self.peer.armed()) {
-            socket::send_doorbell(&self.end.socket);
+    pub(super) fn ring(&mut self) -> bool {
+        if !self.ringer.must_ring(self.peer.armed()) || socket::send_doorbell(&self.end.socket) {
+            return true;
         }
+        self.ringer.forget();
+        false
     }
 
     /// Whether what it sends is copied before it is looked at.

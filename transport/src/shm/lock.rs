@@ -30,7 +30,7 @@ impl FileId {
         rustix::fs::lstat(path).ok().map(|stat| Self::of(&stat))
     }
 
-    const fn of(stat: &Stat) -> Self {
+    pub(super) const fn of(stat: &Stat) -> Self {
         Self { device: stat.st_dev, inode: stat.st_ino }
     }
 }

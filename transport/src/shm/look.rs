@@ -29,7 +29,9 @@ impl Table {
     /// Ends a poll, which `brought` something or not: looks around when it is time to.
     #[inline]
     pub(super) fn keep_pace(&mut self, now: Time, brought: bool) {
-        let is_due = self.pace.is_due(now, brought, self.active.len() <= 1);
+        // Also where traffic on the only connection is never quiet for long enough: memory is given back by a look.
+        let sweeps = now >= self.gate.shared.pool.sweep_at(self.swept);
+        let is_due = self.pace.is_due(now, brought, self.active.len() <= 1) || sweeps;
         if is_due || (self.greetings > 0 && self.pace.is_greeting_due(now)) {
             self.look(now);
         } else if self.has_more || (self.parked > 0 && self.pace.is_parked_due(now)) {

@@ -10,7 +10,7 @@ use rustix::event::epoll;
 use super::{
     gate::ShmGate,
     link::ShmLink,
-    live::{ARRIVALS, Live},
+    live::ARRIVALS,
     table::{Slot, Stage, Table, live},
 };
 use crate::{
@@ -117,12 +117,20 @@ impl ShmPort {
     /// Wakes peers that may sleep while frames were published for them.
     fn ring(&mut self) {
         settle();
-        drain_live(&mut self.table.unflushed, &mut self.table.slots, |live, counters| {
-            live.flush();
+        let Table { unflushed, credits, slots, .. } = &mut self.table;
+        for &index in &*unflushed {
+            let Slot { stage: Stage::Live(live), counters, .. } = &mut slots[index as usize] else {
+                continue;
+            };
+            if !live.ring() {
+                credits.push(index);
+            }
+            live.flushed();
             counters.doorbells += 1;
-        });
-        if !self.table.credits.is_empty() {
-            drain_live(&mut self.table.credits, &mut self.table.slots, |live, _| live.ring());
+        }
+        unflushed.clear();
+        if !credits.is_empty() {
+            self.ring_credits();
         }
     }
 
@@ -130,15 +138,23 @@ impl ShmPort {
     #[cold]
     fn ring_for_credit(&mut self) {
         settle();
-        drain_live(&mut self.table.credits, &mut self.table.slots, |live, _| live.ring());
+        self.ring_credits();
+    }
+
+    /// Rings where credit was published, or where it failed before. What fails again stays for the next time.
+    #[inline]
+    fn ring_credits(&mut self) {
+        let Table { credits, slots, .. } = &mut self.table;
+        credits.retain(|&index| match &mut slots[index as usize].stage {
+            Stage::Live(live) => !live.ring(),
+            _ => false,
+        });
     }
 
     fn withdraw(&mut self) {
         self.armed = false;
-        for slot in &self.table.slots {
-            if let Stage::Live(live) = &slot.stage
-                && !live.parked
-            {
+        for &index in &self.table.active {
+            if let Stage::Live(live) = &self.table.slots[index as usize].stage {
                 withdraw(live.armed());
             }
         }
@@ -354,21 +370,22 @@ impl Wait for ShmPort {
         if !self.table.credits.is_empty() {
             self.ring_for_credit();
         }
-        if !self.table.news.is_empty() || self.table.has_more {
+        // A doorbell that could not be sent is tried again.
+        if !self.table.news.is_empty() || self.table.has_more || !self.table.credits.is_empty() {
             return false;
         }
         self.table.epoch += 1;
         self.armed = true;
-        for slot in &self.table.slots {
-            if let Stage::Live(live) = &slot.stage
-                && !live.parked
-            {
-                announce(live.armed(), self.table.epoch);
+        // Parked connections are armed already, each by a number of its own, and their peers ring: they are not touched.
+        let Table { active, slots, epoch, gate, .. } = &mut self.table;
+        for &index in &*active {
+            if let Stage::Live(live) = &slots[index as usize].stage {
+                announce(live.armed(), *epoch);
             }
         }
-        self.table.gate.shared.waker.arm();
+        gate.shared.waker.arm();
         settle();
-        let work = self.table.slots.iter_mut().any(|slot| match &mut slot.stage {
+        let work = active.iter().any(|&index| match &mut slots[index as usize].stage {
             Stage::Live(live) => live.has_work(),
             _ => false,
         });
@@ -397,14 +414,4 @@ impl Wait for ShmPort {
         let greeting_at = if self.table.greetings == 0 { Time::NEVER } else { self.table.pace.greeting_at };
         greeting_at.min(self.table.gate.shared.pool.sweep_at(self.table.swept))
     }
-}
-
-fn drain_live(list: &mut Vec<u32>, slots: &mut [Slot], act: impl Fn(&mut Live, &mut PortCounters)) {
-    for &index in &*list {
-        let slot = &mut slots[index as usize];
-        if let Stage::Live(live) = &mut slot.stage {
-            act(live, &mut slot.counters);
-        }
-    }
-    list.clear();
 }

@@ -37,6 +37,7 @@ use std::{
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
+use super::lock::FileId;
 use crate::{
     PortError, Violation,
     frame::FRAME_ALIGN,
@@ -250,10 +251,6 @@ pub(super) enum AttachError {
     Port(PortError),
 }
 
-/// Which file a descriptor leads to: its device and its inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FileId(u64, u64);
-
 /// Checks that `fd` is a memfd of `kind` with exactly `bytes`, all of them allocated. Which file it is.
 fn check_file(fd: BorrowedFd<'_>, bytes: usize, kind: &Kind) -> Result<FileId, AttachError> {
     let bad = |what| AttachError::Peer(Violation::Malformed { what });
@@ -280,7 +277,7 @@ fn check_file(fd: BorrowedFd<'_>, bytes: usize, kind: &Kind) -> Result<FileId, A
     if u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) < bytes as u64 {
         return Err(bad("segment with holes"));
     }
-    Ok(FileId(stat.st_dev, stat.st_ino))
+    Ok(FileId::of(&stat))
 }
 
 /// As [`check_file`], of a size that the peer says.

@@ -48,8 +48,28 @@ pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How the next packet of this thread fails.
+    static LACK: std::cell::Cell<Option<Errno>> = const { std::cell::Cell::new(None) };
+}
+
+/// Has the next packet of this thread fail, as when the kernel has no memory for it.
+#[cfg(test)]
+pub(super) fn fail_next(errno: Errno) {
+    LACK.set(Some(errno));
+}
+
+/// What a test says that the kernel lacks.
+#[cfg(test)]
+fn lack() -> Result<(), Errno> {
+    LACK.take().map_or(Ok(()), Err)
+}
+
 /// Sends one packet.
 pub(super) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    #[cfg(test)]
+    lack()?;
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::io::retry_on_intr(|| rustix::net::send(&socket, bytes, flags)).map(|_| ())
 }
@@ -62,6 +82,8 @@ pub(super) fn send_with(socket: impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> 
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(Errno::NOBUFS);
     }
+    #[cfg(test)]
+    lack()?;
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))
         .map(|_| ())
@@ -137,9 +159,11 @@ pub(super) enum Message {
     Gone(u64),
 }
 
-/// Wakes the peer. A full buffer means that it has been rung before; any other error is found by reading.
-pub(super) fn send_doorbell(socket: impl AsFd) {
-    let _ = send(socket, &[0]);
+/// Wakes the peer. `false`: there was no memory for it, so it has to be rung again. A full buffer means that it has been rung
+/// before; any other error is found by reading.
+#[cold]
+pub(super) fn send_doorbell(socket: impl AsFd) -> bool {
+    send(socket, &[0]).err().is_none_or(|errno| errno == Errno::AGAIN || !is_full(errno))
 }
 
 /// Sends the passive side's randomness and proof.

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Batch, CloseReason, ConnId, Event, Negotiated, PortCounters, PortError, Time,
     kernel::system,
+    mem::departing,
     pack::{high_half, join, low_half},
 };
 
@@ -161,7 +162,11 @@ impl Table {
         let (index, end) = match std::mem::replace(&mut slot.stage, Stage::Ended) {
             Stage::Live(live) => {
                 self.parked -= usize::from(live.parked);
-                (live.id().index(), live.end)
+                let Live { id, end, passed, shown, .. } = *live;
+                // The worker does not wait for the kernel to unmap it.
+                let bytes = usize::try_from(passed.size().1.saturating_add(shown.size().1));
+                departing::drop_large(bytes.unwrap_or(usize::MAX), (passed, shown));
+                (id.index(), end)
             }
             Stage::Greeting(greeting) => {
                 self.greetings -= 1;

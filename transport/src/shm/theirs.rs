@@ -4,7 +4,10 @@
 
 use std::{os::fd::BorrowedFd, sync::Arc};
 
-use super::segment::{AttachError, FileId, Kind, check_theirs, map_theirs};
+use super::{
+    lock::FileId,
+    segment::{AttachError, Kind, check_theirs, map_theirs},
+};
 use crate::{Violation, mem::Region};
 
 /// Bytes that a connection may pass of one kind.
@@ -75,9 +78,12 @@ impl<T> Theirs<T> {
         Some((gone.memory, bytes))
     }
 
-    /// Unmaps what is not to be kept.
-    pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        self.pieces.retain(|piece| keep(&piece.memory));
+    /// Takes out what is not to be kept: it, and the bytes that go with it.
+    pub(super) fn take_out(&mut self, keep: impl Fn(&T) -> bool) -> (Vec<Arc<T>>, usize) {
+        let names: Vec<_> =
+            self.pieces.iter().filter(|piece| !keep(&piece.memory)).map(|piece| piece.name).collect();
+        let (memory, bytes): (Vec<_>, Vec<_>) = names.iter().filter_map(|name| self.forget(*name)).unzip();
+        (memory, bytes.into_iter().fold(0, usize::saturating_add))
     }
 
     /// Takes a file that the peer passed as `name`, of `bytes`.

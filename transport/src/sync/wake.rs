@@ -53,4 +53,10 @@ impl Ringer {
         self.rung = epoch;
         true
     }
+
+    /// The ring that [`Ringer::must_ring`] asked for could not be sent: it asks again.
+    #[cold]
+    pub(crate) fn forget(&mut self) {
+        self.rung = AWAKE;
+    }
 }

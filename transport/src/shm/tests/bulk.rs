@@ -9,7 +9,10 @@ use super::{
     kill::{alone, role},
     *,
 };
-use crate::{BulkError, Gate, LoanError, NotHuge, Pages, PortError, Refused, Violation, mem::Account};
+use crate::{
+    BulkError, Gate, LoanError, NotHuge, Pages, PortError, Refused, Violation,
+    mem::{Account, charge},
+};
 
 /// Carries `offer` as the engine would: in a frame, so that the segment comes first.
 fn carry(from: &mut Side, to: &mut Side, offer: &Offer) -> Offer {
@@ -384,6 +387,54 @@ fn large_memory_that_no_loan_uses_is_given_back() {
     assert_eq!(gate.memory(), []);
     assert_eq!(client.port.counters(client.conn).passed_bytes, 0);
     assert_eq!(server.port.deadline(), Time::NEVER);
+}
+
+/// A connection that is never quiet for as long as a look waits keeps neither the memory nor the worker awake.
+#[test]
+fn large_memory_is_given_back_beside_a_message_every_few_ms() {
+    let (mut server, mut client) = pair(4096);
+    let gate = server.port.gate();
+    drop(gate.allocate(server.conn, 65 << 20).unwrap());
+    assert!(!gate.memory().is_empty());
+    let start = server.now();
+    for step in 0..4000 {
+        let now = start.plus(Duration::from_millis(5 * step));
+        client.send(b"busy", 0);
+        let mut came = Vec::new();
+        for tries in 0.. {
+            came = testing::poll(&mut server.port, now, &mut server.batch);
+            if !came.is_empty() {
+                break;
+            }
+            assert!(tries < 1000, "the frame of step {step} is not there");
+        }
+        let [Came::Frame { .. }] = &came[..] else { panic!("{came:?}") };
+        let Some(Came::Frame { frame, .. }) = came.pop() else { panic!() };
+        server.give_back(frame);
+        for more in 1..3 {
+            let now = now.plus(Duration::from_millis(more));
+            assert!(testing::poll(&mut server.port, now, &mut server.batch).is_empty());
+            assert!(server.port.deadline() > now, "step {step}: it may not sleep");
+        }
+    }
+    assert_eq!(gate.memory(), []);
+}
+
+/// What a peer passed is unmapped by another thread than the worker's, which may be busy with other memory: then the worker does it.
+#[test]
+fn the_end_of_a_connection_does_not_unmap_on_the_worker() {
+    const BYTES: u64 = 64 << 20;
+    let elsewhere = |_| {
+        let (mut server, mut client) = pair(4096);
+        let loan = server.port.gate().allocate(server.conn, BYTES as usize).unwrap();
+        let offer = server.port.offer(server.conn, &loan).unwrap();
+        assert_eq!(client.pulled(offer, 1).unwrap().len() as u64, BYTES);
+        let before = charge::unmapped_here();
+        drop((loan, server));
+        assert_eq!(client.closed(), CloseReason::Peer);
+        charge::unmapped_here() - before < BYTES
+    };
+    assert!((0..20).any(elsewhere));
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn reads_nothing(address: &Address, term: Term<'_>) {
                 side.port.flush();
                 side.poll();
                 let Some(socket) = socket_of(side) else { return false };
-                (0..8).for_each(|_| socket::send_doorbell(socket));
+                (0..8).for_each(|_| _ = socket::send_doorbell(socket));
                 true
             });
         }

@@ -15,6 +15,7 @@ mod measure;
 mod misuse;
 mod named;
 mod park;
+mod refusal;
 mod run;
 mod shortage;
 mod sleep;

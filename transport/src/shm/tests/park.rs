@@ -10,7 +10,7 @@ const MS: u64 = 1_000_000;
 const LOOK: u64 = 50_000;
 
 /// A port with `count` connections, each to a client of its own, and its own ids of them.
-fn crowd(count: usize) -> (ShmPort, Vec<ConnId>, Vec<Side>) {
+pub(super) fn crowd(count: usize) -> (ShmPort, Vec<ConnId>, Vec<Side>) {
     let (_folder, address) = place();
     let mut listener = listen(&address);
     let mut port = Shm.open_port(&config(4096)).unwrap();
@@ -38,7 +38,7 @@ fn poll(port: &mut ShmPort, now: u64) -> Vec<Came> {
 }
 
 /// Polls at times so far apart that each brings a look around.
-fn look_often(port: &mut ShmPort, now: &mut u64) {
+pub(super) fn look_often(port: &mut ShmPort, now: &mut u64) {
     for _ in 0..6 {
         *now += 100 * MS;
         assert!(poll(port, *now).is_empty());

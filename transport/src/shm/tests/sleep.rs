@@ -146,3 +146,67 @@ fn a_grant_wakes_a_sleeping_server() {
     server.opened();
     assert_eq!(server.port.deadline(), Time::NEVER);
 }
+
+/// There was no memory for the packet that wakes the peer: the next flush rings.
+#[test]
+fn a_doorbell_that_could_not_be_sent_is_sent_by_the_next_flush() {
+    for errno in [Errno::NOBUFS, Errno::NOMEM] {
+        let (mut server, mut client) = pair(4096);
+        assert!(server.port.arm());
+        client.commit(b"wake", 0);
+        // Once for the frame, and once more by the same flush.
+        socket::fail_next(errno);
+        client.port.flush();
+        client.port.flush();
+        assert!(readable(server.port.wait_fd(), SECOND), "{errno}");
+        server.port.disarm();
+        let frame = server.frame();
+
+        // Credit alone.
+        assert!(client.port.arm());
+        socket::fail_next(errno);
+        server.give_back(frame);
+        server.port.flush();
+        assert!(!readable(client.port.wait_fd(), Duration::ZERO), "{errno}: not injected");
+        server.port.flush();
+        assert!(readable(client.port.wait_fd(), SECOND), "{errno}");
+        client.port.disarm();
+        assert!(server.port.arm(), "nothing is left to be rung");
+        server.port.disarm();
+    }
+}
+
+/// A full socket holds doorbells that the peer has not read.
+#[test]
+fn a_doorbell_that_a_full_socket_refuses_is_not_sent_again() {
+    let (mut server, mut client) = pair(4096);
+    assert!(server.port.arm());
+    socket::fail_next(Errno::AGAIN);
+    client.send(b"wake", 0);
+    client.port.flush();
+    assert!(!readable(server.port.wait_fd(), Duration::ZERO));
+    server.port.disarm();
+}
+
+/// A sleep costs what the polled connections cost: those that are parked are armed already, and their peers ring.
+#[test]
+fn parked_connections_take_no_part_in_a_sleep() {
+    let (mut port, conns, mut clients) = park::crowd(8);
+    let mut now = 0;
+    park::look_often(&mut port, &mut now);
+    let chosen = (0..8).find(|at| port.table.parked_conn(conns[*at])).unwrap();
+    // Published, and not rung for.
+    clients[chosen].commit(b"later", 0);
+    assert!(port.arm(), "a parked connection was looked at");
+    assert!(!readable(port.wait_fd(), Duration::ZERO));
+    clients[chosen].port.flush();
+    assert!(readable(port.wait_fd(), SECOND), "its peer's ring ends the sleep");
+    port.disarm();
+    let mut batch = Batch::new(64);
+    let came: Vec<_> = (0..3).flat_map(|_| testing::poll(&mut port, Time(now), &mut batch)).collect();
+    assert!(matches!(&came[..], [Came::Frame { conn, .. }] if *conn == conns[chosen]), "{came:?}");
+    // One that is polled is looked at.
+    let polled = (0..8).find(|at| !port.table.parked_conn(conns[*at]) && *at != chosen).unwrap();
+    clients[polled].commit(b"now", 0);
+    assert!(!port.arm());
+}
