@@ -39,7 +39,7 @@ pub(super) const CHANCE: Duration = Duration::from_millis(100);
 pub(super) const WAITING_OF_USER: usize = WAITING_MAX / 2;
 
 /// How long clients wait in the backlog for a descriptor or memory of this process before they are refused.
-const LACK_PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const LACK_PATIENCE: Duration = Duration::from_millis(100);
 /// Between two tries meanwhile: the socket stays readable.
 const LACK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -53,6 +53,8 @@ pub struct ShmListener {
     /// Closed to accept a client that is refused, when there is no other descriptor.
     spare: Option<OwnedFd>,
     lack: Option<Lack>,
+    /// How long that lasts before clients are refused.
+    pub(super) lack_patience: Duration,
 }
 
 /// A client is in the backlog and cannot be accepted, for a reason that may pass.
@@ -111,7 +113,15 @@ impl Waiting {
 impl ShmListener {
     pub(super) fn new(place: Place, options: ListenOptions) -> Self {
         let (waiting, spare) = (VecDeque::with_capacity(WAITING_MAX), kernel::spare());
-        Self { place, options, waiting, rejected: Arc::default(), spare, lack: None }
+        Self {
+            place,
+            options,
+            waiting,
+            rejected: Arc::default(),
+            spare,
+            lack: None,
+            lack_patience: LACK_PATIENCE,
+        }
     }
 
     /// Takes what waits in the socket's backlog, as far as it is let in.
@@ -187,7 +197,7 @@ impl ShmListener {
             Lack { since: now, again: now }
         });
         lack.again = now + LACK_PAUSE;
-        let is_long = now - lack.since >= LACK_PATIENCE;
+        let is_long = now - lack.since >= self.lack_patience;
         let is_late = |client: &Waiting| client.looked && client.since.elapsed() >= CHANCE;
         if self.waiting.front().is_some_and(is_late)
             && let Some(silent) = self.waiting.pop_front()

@@ -40,6 +40,12 @@ pub(super) struct Successors {
     socket: OwnedFd,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Told when this thread begins to wait for a socket.
+    pub(super) static WAITS: std::cell::Cell<Option<std::sync::mpsc::Sender<()>>> = const { std::cell::Cell::new(None) };
+}
+
 /// What a process takes over.
 #[derive(Debug)]
 pub(super) struct Inherited {
@@ -84,6 +90,8 @@ pub(super) fn wait(place: &SocketAddr, until: Instant) -> Option<Inherited> {
         return None;
     }
     tracing::info!(%place, "waits for the listening socket of the process that has it");
+    #[cfg(test)]
+    let _ = WAITS.take().map(|waits| waits.send(()));
     while !until.has_passed() {
         if kernel::wait(&mut [PollFd::new(&old, PollFlags::IN)], until).ok()? {
             return receive(&old, place);

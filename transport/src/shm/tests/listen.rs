@@ -182,32 +182,44 @@ fn foreign_clients_are_answered_and_counted() {
 
 #[test]
 fn silent_clients_hold_nobody_up() {
-    const SILENT: usize = WAITING_MAX + 8;
-    let (_folder, address) = place();
-    let options = ListenOptions {
-        handshake_timeout: 5 * SECOND,
-        backlog: 2 * SILENT as u16,
-        ..ListenOptions::default()
-    };
-    let mut listener = Shm.listen(&address, &options).unwrap();
-    // More than may wait, and one that went away again.
-    let silent: Vec<_> = (0..SILENT).map(|_| raw_client(&address)).collect();
-    drop(raw_client(&address));
-    let gate = Shm.open_port(&config(4096)).unwrap().gate();
-    let mut connecting = connect(&address, &gate).unwrap();
+    let (_folder, _silent, mut listener) = beside_silent_ones(60 * SECOND);
     let started = Instant::now();
-    let incoming = listener.accept(5 * SECOND).unwrap().expect("the honest one");
-    assert!(started.elapsed() < 5 * SECOND / 2, "{:?}", started.elapsed());
-    let _link = incoming.accept(&gate).unwrap();
-    connecting.poll(SECOND).unwrap().unwrap();
-    // The rest run out at their own time, while nobody else comes.
+    honest(&mut listener);
+    assert!(started.elapsed() < 10 * SECOND, "{:?}", started.elapsed());
+}
+
+#[test]
+fn silent_clients_run_out_at_their_own_time_while_nobody_else_comes() {
+    let (_folder, silent, mut listener) = beside_silent_ones(2 * SECOND);
+    honest(&mut listener);
     let started = Instant::now();
-    assert!(listener.accept(6 * SECOND).unwrap().is_none());
-    assert!(started.elapsed() >= 6 * SECOND);
-    assert_eq!(listener.rejections().count(), SILENT as u64);
+    assert!(listener.accept(3 * SECOND).unwrap().is_none());
+    assert!(started.elapsed() >= 3 * SECOND);
+    assert_eq!(listener.rejections().count(), silent.len() as u64);
     for client in silent {
         assert_eq!(decode_reject(socket::receive(&client).unwrap().bytes()), Some(RejectReason::Overloaded));
     }
+}
+
+/// A listener with more clients than may wait.
+fn beside_silent_ones(handshake_timeout: Duration) -> (tempfile::TempDir, Vec<OwnedFd>, ShmListener) {
+    const SILENT: usize = WAITING_MAX + 8;
+    let (folder, address) = place();
+    let options = ListenOptions { handshake_timeout, backlog: 2 * SILENT as u16, ..ListenOptions::default() };
+    let listener = Shm.listen(&address, &options).unwrap();
+    // More than may wait, and one that went away again.
+    let silent = (0..SILENT).map(|_| raw_client(&address)).collect();
+    drop(raw_client(&address));
+    (folder, silent, listener)
+}
+
+/// One that says hello at once is let in.
+fn honest(listener: &mut ShmListener) {
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let mut connecting = connect(&listener.address(), &gate).unwrap();
+    let incoming = listener.accept(SECOND.saturating_mul(30)).unwrap().expect("the honest one");
+    let _link = incoming.accept(&gate).unwrap();
+    connecting.poll(SECOND.saturating_mul(30)).unwrap().unwrap();
 }
 
 /// Another user fills all the places that it can have, with silence, again and again.
@@ -241,8 +253,8 @@ fn a_user_fills_half_of_the_places_for_strangers() {
         floods.push(silent(WAITING_OF_USER + 36));
         let mut connecting = connect(&address, &gate).unwrap();
         let started = Instant::now();
-        let incoming = listener.accept(SECOND).unwrap().expect("an honest client");
-        assert!(started.elapsed() < SECOND / 2, "round {round}: {:?}", started.elapsed());
+        let incoming = listener.accept(30 * SECOND).unwrap().expect("an honest client");
+        assert!(started.elapsed() < 10 * SECOND, "round {round}: {:?}", started.elapsed());
         let _link = incoming.accept(&gate).unwrap();
         connecting.poll(SECOND).unwrap().unwrap();
         // What is late makes room for newer ones, and everybody else is refused at once.
@@ -286,7 +298,11 @@ fn strangers_hold_the_bytes_of_a_handshake() {
 #[test]
 fn a_late_hello_beside_many_others_is_waited_for() {
     let (_folder, address) = place();
-    let options = ListenOptions { backlog: 2 * WAITING_MAX as u16, ..ListenOptions::default() };
+    let options = ListenOptions {
+        backlog: 2 * WAITING_MAX as u16,
+        handshake_timeout: 60 * SECOND,
+        ..ListenOptions::default()
+    };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let late = raw_client(&address);
     assert!(listener.accept(Duration::ZERO).unwrap().is_none());
@@ -395,7 +411,7 @@ fn r76_another_user_is_refused() {
             let nobody = rustix::thread::Uid::from_raw(65534);
             // This thread alone: the system call, not the C library's wrapper.
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-            connect(&address, &gate)?.poll(SECOND).expect("an outcome").map(drop)
+            connect(&address, &gate)?.poll(30 * SECOND).expect("an outcome").map(drop)
         })
     };
     let error = attempt(address.clone()).join().unwrap().unwrap_err();
@@ -406,7 +422,11 @@ fn r76_another_user_is_refused() {
     assert!(text.contains("allow-list"), "{text}");
     std::fs::set_permissions(path_of(&address), std::fs::Permissions::from_mode(0o666)).unwrap();
     let thread = attempt(address.clone());
-    assert!(listener.accept(Duration::from_millis(300)).unwrap().is_none());
+    let until = Instant::now() + 30 * SECOND;
+    while listener.rejections().count() == 0 {
+        assert!(listener.accept(Duration::from_millis(5)).unwrap().is_none());
+        assert!(Instant::now() < until, "nobody was refused");
+    }
     assert_eq!(listener.rejections().count(), 1);
     let error = thread.join().unwrap().unwrap_err();
     assert!(

@@ -100,14 +100,23 @@ fn no_frame_is_lost_between_polling_and_parking() {
     let (_folder, address) = place();
     let mut listener = listen(&address);
     let mut port = Shm.open_port(&config(4096)).unwrap();
+    // One when all have opened, and one more for each frame.
     let heard = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| send_in_turn(&address, &heard, ROUNDS));
         let mut conns = Vec::new();
         while conns.len() < 3 {
-            let incoming = listener.accept(SECOND).unwrap().expect("a client is there");
+            let incoming = listener.accept(30 * SECOND).unwrap().expect("a client is there");
             conns.push(port.adopt(incoming.accept(&port.gate()).unwrap(), Time(0)).unwrap());
         }
+        // The time that is told below runs far ahead of the clients' handshakes.
+        let (mut opened, until) = (0, Instant::now() + 30 * SECOND);
+        while opened < 3 {
+            opened += poll(&mut port, 0).iter().filter(|came| matches!(came, Came::Opened { .. })).count();
+            assert!(Instant::now() < until, "{opened} have opened");
+            std::thread::yield_now();
+        }
+        heard.store(1, Ordering::Release);
         let (mut now, mut from_parked) = (0, 0);
         for round in 0..ROUNDS {
             let until = Instant::now() + 30 * SECOND;
@@ -133,7 +142,7 @@ fn no_frame_is_lost_between_polling_and_parking() {
                 assert!(Instant::now() < until, "round {round} was never heard");
                 std::thread::yield_now();
             }
-            heard.store(round + 1, Ordering::Release);
+            heard.store(round + 2, Ordering::Release);
         }
         assert!(from_parked >= 10, "only {from_parked} frames came to a parked connection");
     });
@@ -145,7 +154,7 @@ fn send_in_turn(address: &Address, heard: &AtomicU64, rounds: u64) {
         .map(|_| {
             let port = Shm.open_port(&config(4096)).unwrap();
             let link =
-                connect(address, &port.gate()).unwrap().poll(SECOND.saturating_mul(5)).unwrap().unwrap();
+                connect(address, &port.gate()).unwrap().poll(SECOND.saturating_mul(30)).unwrap().unwrap();
             let mut client = Side::adopt(port, link);
             client.opened();
             client
@@ -154,7 +163,7 @@ fn send_in_turn(address: &Address, heard: &AtomicU64, rounds: u64) {
     for round in 0..=rounds {
         // Longer than the other side waits, which says what is wrong.
         let until = Instant::now() + SECOND.saturating_mul(60);
-        while heard.load(Ordering::Acquire) < round {
+        while heard.load(Ordering::Acquire) <= round {
             assert!(Instant::now() < until, "round {round} was given up");
             std::thread::yield_now();
         }

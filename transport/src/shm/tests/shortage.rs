@@ -5,6 +5,7 @@ use std::fs::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{
+    super::listener::LACK_PATIENCE,
     kill::{ROLE, alone, role, this_binary},
     skip, *,
 };
@@ -55,6 +56,7 @@ fn child_listener() {
     let mut later = connect(&address, &gate).unwrap();
     let taken = take_descriptors();
     // For a moment: the client waits in the backlog, and nobody turns round and round meanwhile.
+    listener.lack_patience = 60 * SECOND;
     let started = busy();
     assert!(listener.accept(Duration::from_millis(40)).unwrap().is_none());
     assert!(busy() - started < Duration::from_millis(20), "it spins");
@@ -65,6 +67,7 @@ fn child_listener() {
     assert!(listener.accept(SECOND).unwrap().is_some());
     let _ = later.poll(Duration::ZERO);
     // For long: it is told no, by name.
+    listener.lack_patience = LACK_PATIENCE;
     let mut refused = connect(&address, &gate).unwrap();
     let taken = take_descriptors();
     let until = Instant::now() + 10 * SECOND;

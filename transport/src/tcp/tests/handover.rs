@@ -1,7 +1,9 @@
 //! A listening socket that goes to the next process.
 
 use super::*;
-use crate::{ConnectError, ListenError, tcp::connecting::TcpConnecting, tcp::place::Targets};
+use crate::{
+    ConnectError, ListenError, tcp::connecting::TcpConnecting, tcp::handover::WAITS, tcp::place::Targets,
+};
 
 fn taking(patience: Duration) -> ListenOptions {
     ListenOptions { take_over: patience, ..ListenOptions::default() }
@@ -10,8 +12,12 @@ fn taking(patience: Duration) -> ListenOptions {
 /// The next listener at `listener`'s address, which waits before that one stops.
 fn take_over(listener: TcpListener) -> TcpListener {
     let address = listener.address();
-    let next = std::thread::spawn(move || Tcp.listen(&address, &taking(Duration::from_secs(10))).unwrap());
-    std::thread::sleep(Duration::from_millis(50));
+    let (waits, waiting) = std::sync::mpsc::channel();
+    let next = std::thread::spawn(move || {
+        WAITS.set(Some(waits));
+        Tcp.listen(&address, &taking(SECOND.saturating_mul(30))).unwrap()
+    });
+    waiting.recv_timeout(SECOND.saturating_mul(30)).expect("it waits");
     drop(listener);
     next.join().unwrap()
 }
