@@ -7,9 +7,12 @@ mod common;
 
 use std::{
     env,
+    future::Future as _,
     io::{BufRead as _, BufReader},
+    pin::Pin,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -48,7 +51,7 @@ impl Blocks for Blocker {
 
 /// The guest with the devices is slow.
 fn bound_ms(url: &str) -> u32 {
-    if url.starts_with("rdma:") { 1000 } else { 200 }
+    if url.starts_with("rdma:") { 2000 } else { 500 }
 }
 
 fn impatient(url: &str, workers: usize) -> Config {
@@ -81,41 +84,62 @@ fn p99(client: &BlocksClient, mut go_on: impl FnMut(usize) -> bool) -> (Duration
 fn r62_a_handler_that_blocks_ends_no_connection(scheme: &str) {
     let server = serve(&address(scheme, "busy"), 2);
     let url = server.address().to_string();
-    // Ten bounds; the soak blocks for 30 s.
-    let bounds = 10 * u64::from(bound_ms(&url));
+    // Five bounds; the soak blocks for 30 s.
+    let bounds = 5 * u64::from(bound_ms(&url));
     let block_ms = env::var("GIMMAL_BLOCK_MS").map_or(bounds, |ms| ms.parse().unwrap());
     let (here, there) = (connect(&url), connect(&url));
     until("each worker has one", || server.connections() == [1, 1]);
     let (busy, other) = (BlocksClient::new(here.clone()), BlocksClient::new(there.clone()));
-    let (before, _) = p99(&other, |echoed| echoed < 300);
+    let mut rounds = Vec::new();
+    while let Err(slow) = beside_one_that_blocks(&busy, &other, block_ms) {
+        rounds.push(slow);
+        assert!(rounds.len() < 3, "{rounds:?}");
+    }
+    assert_eq!(busy.echo(7).wait().unwrap(), 7);
+    assert_eq!((here.reconnects(), there.reconnects()), (0, 0));
+    assert_eq!((server.accepted(), server.connections()), (2, vec![1, 1]));
+}
+
+/// A handler of `busy`'s blocks: what else is called there ends at its own deadline, and `other` hears nothing of it. An error is what
+/// took too long, of which a machine with other things to do may be the cause.
+fn beside_one_that_blocks(busy: &BlocksClient, other: &BlocksClient, block_ms: u64) -> Result<(), String> {
+    let (before, _) = p99(other, |echoed| echoed < 300);
     let (done, began) = (AtomicBool::new(false), Instant::now());
     let goes_on = || !done.load(Ordering::Relaxed) && began.elapsed() < Duration::from_millis(3 * block_ms);
     std::thread::scope(|scope| {
-        let flowing = scope.spawn(|| p99(&other, |_| goes_on()));
-        let blocked = busy.block(block_ms);
+        let flowing = scope.spawn(|| p99(other, |_| goes_on()));
+        let mut blocked = busy.block(block_ms);
         let started = Instant::now();
         // So few that credit lasts.
         let timeout = Duration::from_millis(block_ms / 20);
         let short = busy.clone().with_options(CallOptions::default().timeout(timeout));
+        let (mut is_over, mut is_unsent) = (None, false);
         while started.elapsed() < Duration::from_millis(block_ms * 3 / 4) {
-            let call = Instant::now();
-            let error = short.echo(1).wait().unwrap_err();
-            let ended = (error.status().map(gimmal_rpc::Status::code), error.fate());
-            assert_eq!(ended, (Some(Code::DeadlineExceeded), Fate::MaybeRan), "{error}");
-            assert!(call.elapsed().saturating_sub(timeout) < Duration::from_secs(1), "{:?}", call.elapsed());
+            let ended = short.echo(1).wait();
+            if let Poll::Ready(answer) = Pin::new(&mut blocked).poll(&mut Context::from_waker(Waker::noop()))
+            {
+                is_over = Some(answer);
+                break;
+            }
+            let error = ended.unwrap_err();
+            assert_eq!(error.status().map(gimmal_rpc::Status::code), Some(Code::DeadlineExceeded), "{error}");
+            is_unsent |= error.fate() != Fate::MaybeRan;
         }
-        assert_eq!(blocked.wait().unwrap(), block_ms);
+        let is_late = is_over.is_some();
+        assert_eq!(is_over.unwrap_or_else(|| blocked.wait()).unwrap(), block_ms);
         done.store(true, Ordering::Relaxed);
         let (beside, echoed) = flowing.join().unwrap();
-        assert!(
-            beside <= before.saturating_mul(3).saturating_add(Duration::from_millis(20)),
-            "{beside:?}, alone {before:?}"
-        );
-        assert!(echoed > 100, "{echoed} calls in all that time");
-    });
-    assert_eq!(busy.echo(7).wait().unwrap(), 7);
-    assert_eq!((here.reconnects(), there.reconnects()), (0, 0));
-    assert_eq!((server.accepted(), server.connections()), (2, vec![1, 1]));
+        if is_late {
+            return Err(format!("a call of {timeout:?} ended after the one of {block_ms} ms"));
+        }
+        if is_unsent {
+            return Err(format!("a call had not left within {timeout:?}"));
+        }
+        if beside > before.saturating_mul(3).saturating_add(Duration::from_millis(20)) {
+            return Err(format!("{beside:?}, alone {before:?}"));
+        }
+        if echoed > 100 { Ok(()) } else { Err(format!("{echoed} calls in all that time")) }
+    })
 }
 
 for_each_scheme! { r62_a_handler_that_blocks_ends_no_connection }
@@ -187,8 +211,9 @@ fn a_process_that_stops_is_not_busy(scheme: &str) {
         }
         other => panic!("{other:?}"),
     }
-    // The bound, and a machine with other things to do. A guest may be held up for seconds, which is nobody's silence.
-    let held_up_ms = if scheme == "shm" { 500 } else { 10_000 };
+    // The bound, and a machine with other things to do. A guest may be held up for seconds, which is nobody's silence. The handler
+    // would block for a minute.
+    let held_up_ms = if scheme == "shm" { 5_000 } else { 10_000 };
     let limit = Duration::from_millis(u64::from(bound_ms) + held_up_ms);
     assert!(stopped.elapsed() < limit, "{:?}", stopped.elapsed());
 }

@@ -403,13 +403,13 @@ fn layers_around_it_can_be_waited_for(scheme: &str) {
 /// Between two runs of its driver nobody turns, which is no sign of death.
 fn its_task_may_rest(scheme: &str) {
     let mut impatient = config();
-    impatient.engine.heartbeat_ms = 100;
+    impatient.engine.heartbeat_ms = 1000;
     let fixture = Fixture::with(scheme, "driven-rests", impatient);
     let (channel, _driver) = connect(&fixture.url, config());
     let client = ProbeClient::new(channel);
     for _ in 0..2 {
         assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(1500));
     }
     assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
 }

@@ -34,7 +34,7 @@ for_each_scheme! {
 
 /// The suite runs with either codec.
 const CODEC: &str = <common::Chosen as gimmal_rpc::codec::Codec>::NAME;
-const SHORT: Duration = Duration::from_millis(250);
+const SHORT: Duration = Duration::from_secs(1);
 
 fn short() -> CallOptions {
     CallOptions::default().timeout(SHORT)

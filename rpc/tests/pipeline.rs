@@ -179,7 +179,7 @@ fn six_of_four(fixture: &Fixture, client: &ProbeClient<LocalClient>) -> Pipeline
 fn a_deadline_ends_calls_that_are_not_answered(scheme: &str) {
     let fixture = Fixture::new(scheme, "deadline");
     let client = fixture.inline();
-    let options = CallOptions::default().timeout(Duration::from_millis(200));
+    let options = CallOptions::default().timeout(Duration::from_secs(1));
     let mut pipeline = client.channel().pipeline(hang(), &options);
     for tag in 0..5 {
         pipeline.call(tag, b"").unwrap();

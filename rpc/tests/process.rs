@@ -55,7 +55,7 @@ fn no_thread_takes_a_signal_from_the_application() {
 }
 
 /// How long a server here waits for a handshake; its clients' worker is older.
-const HANDSHAKE: Duration = Duration::from_millis(700);
+const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Only the first connection of a process could fail, and not always.
 const PROCESSES: usize = 10;
 const CHILD: &str = "GIMMAL_MEM_BESIDE_SHM";

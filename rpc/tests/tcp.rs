@@ -39,7 +39,7 @@ fn is_refused(mut socket: TcpStream, who: &str) {
 
 fn strict() -> gimmal_rpc::Config {
     let mut config = config();
-    config.engine.listen.handshake_timeout = Duration::from_millis(300);
+    config.engine.listen.handshake_timeout = Duration::from_secs(2);
     config
 }
 
