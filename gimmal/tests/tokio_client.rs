@@ -181,7 +181,9 @@ fn a_local_client_connects_again_and_counts() {
             let client = ProbeClient::new(channel.clone());
             async move { client.later(300).await }
         });
-        nap(50).await;
+        while server.stats().serving == 0 {
+            nap(1).await;
+        }
         let leaving = tokio::task::spawn_blocking(move || server.shutdown(Duration::from_secs(30)));
         let error = loop {
             match ProbeClient::new(channel.clone()).square(3).await {
@@ -215,12 +217,12 @@ fn a_local_client_that_shall_not_connect_again_does_not() {
     });
 }
 
-/// The server takes a peer that is silent for 100 ms for dead. The client's driver answers while the client rests.
+/// The server takes a peer that is silent for a second for dead. The client's driver answers while the client rests.
 #[test]
 fn a_local_client_is_alive_while_it_rests() {
     let url = address("rests");
     let mut impatient = config();
-    impatient.engine.heartbeat_ms = 100;
+    impatient.engine.heartbeat_ms = 1000;
     let server = Server::builder().service(serve_probe(Prober::default())).config(impatient);
     let _server = server.listen(&url).unwrap();
     local().block_on(async {
@@ -228,7 +230,7 @@ fn a_local_client_is_alive_while_it_rests() {
         let client = ProbeClient::new(channel.clone());
         for _ in 0..2 {
             assert_eq!(client.square(3).await, Ok(9));
-            nap(500).await;
+            nap(1500).await;
         }
         assert_eq!(client.square(3).await, Ok(9));
         assert_eq!(channel.reconnects(), 0);

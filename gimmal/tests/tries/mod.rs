@@ -14,12 +14,13 @@ use std::{
 };
 
 use gimmal::{
-    Client, Cx, Instant, Server, ServerBuilder, Sink, Stream,
+    Client, Cx, Server, ServerBuilder, Sink, Stream,
     raw::ResponseWriter,
     runtime::Spawned,
     tokio::{Tokio, serve_until},
     topic::{Behind, Topic},
 };
+pub use gimmal_testkit::until;
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioExecutor;
 use tokio::{
@@ -262,14 +263,6 @@ impl Tried for Tries {
     async fn block_on(&self, _: &Cx, ms: u64) -> u64 {
         Handle::current().block_on(tokio::time::sleep(Duration::from_millis(ms)));
         ms
-    }
-}
-
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -151,8 +151,10 @@ async fn what_is_dropped_is_cancelled() {
         }
     });
     // Before the head.
-    let responding = fixture.send(get("/never"));
-    assert!(tokio::time::timeout(Duration::from_millis(100), responding).await.is_err());
+    tokio::select! {
+        response = fixture.send(get("/never")) => panic!("{response:?}"),
+        () = log.begun(1) => {}
+    }
     log.left(1).await;
     // After the head, in the middle of the body.
     let mut response = on_time(fixture.send(get("/stream"))).await.unwrap();
@@ -161,8 +163,10 @@ async fn what_is_dropped_is_cancelled() {
     log.left(2).await;
     // While the request's body is still being written.
     let (sender, body) = channel_body();
-    let responding = fixture.send(Request::post("/never").body(body).unwrap());
-    assert!(tokio::time::timeout(Duration::from_millis(100), responding).await.is_err());
+    tokio::select! {
+        response = fixture.send(Request::post("/never").body(body).unwrap()) => panic!("{response:?}"),
+        () = log.begun(3) => {}
+    }
     log.left(3).await;
     on_time(sender.closed()).await;
 }
@@ -270,16 +274,21 @@ async fn some_responses_have_no_body() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_is_above_a_limit_is_refused_by_its_status() {
+    let log = Log::default();
+    let seen = log.clone();
     let fixture = Fixture::with(
         |service| service.body_bytes_max(1000).requests_max(1),
-        |request: Request<Body>| async move {
-            if request.uri().path() == "/wait" {
-                tokio::time::sleep(Duration::from_secs(30)).await;
+        move |request: Request<Body>| {
+            let waits = (request.uri().path() == "/wait").then(|| seen.enter());
+            async move {
+                if waits.is_some() {
+                    std::future::pending::<()>().await;
+                }
+                let is_too_large =
+                    matches!(request.into_body().collect().await, Err(Error::TooLarge { limit: 1000 }));
+                let status = if is_too_large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::OK };
+                Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap()
             }
-            let is_too_large =
-                matches!(request.into_body().collect().await, Err(Error::TooLarge { limit: 1000 }));
-            let status = if is_too_large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::OK };
-            Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap()
         },
     );
     let post = |bytes: usize| Request::post("/").body(Full::<Bytes>::from(vec![0; bytes])).unwrap();
@@ -302,7 +311,7 @@ async fn what_is_above_a_limit_is_refused_by_its_status() {
     }
     let waiting = fixture.send(get("/wait"));
     let busy = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        log.begun(1).await;
         fixture.send(get("/")).await.unwrap().status()
     };
     tokio::select! {
@@ -318,7 +327,7 @@ async fn a_deadline_ends_both_sides() {
     let fixture = Fixture::serve(move |request: Request<Body>| {
         let guard = seen.enter();
         async move {
-            assert!(request.extensions().get::<Timeout>().unwrap().0 <= Duration::from_millis(200));
+            assert!(request.extensions().get::<Timeout>().unwrap().0 <= Duration::from_secs(1));
             if request.uri().path() == "/never" {
                 std::future::pending::<()>().await;
             }
@@ -327,7 +336,7 @@ async fn a_deadline_ends_both_sides() {
     });
     let timed = |path| {
         let mut request = get(path);
-        request.extensions_mut().insert(Timeout(Duration::from_millis(200)));
+        request.extensions_mut().insert(Timeout(Duration::from_secs(1)));
         request
     };
     let error = on_time(fixture.send(timed("/never"))).await.unwrap_err();

@@ -316,7 +316,7 @@ fn storms_of_streams_tell_every_byte_and_every_end_once() {
         let (mut opened, _accepted) = fixture.pair().await;
         let mut written = 0;
         while let Ok(wrote) =
-            tokio::time::timeout(Duration::from_millis(200), opened.split().1.write(&[1; 4096])).await
+            tokio::time::timeout(Duration::from_secs(2), opened.split().1.write(&[1; 4096])).await
         {
             written += wrote.unwrap();
         }

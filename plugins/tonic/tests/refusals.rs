@@ -5,7 +5,7 @@
 mod common;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -22,16 +22,6 @@ fn marked<T>(number: u32, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("x-number", number.into());
     request
-}
-
-/// Waits until so many handlers have begun.
-async fn begun(seen: &Seen, handlers: u32) {
-    let all = async {
-        while seen.began.load(Ordering::SeqCst) < handlers {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), all).await.expect("so many begin");
 }
 
 /// A service in front of another one, which refuses its next requests.
@@ -132,7 +122,7 @@ async fn calls_above_the_limit_are_refused_and_do_not_run() {
             let mut client = client.clone();
             tokio::spawn(async move { client.unary(note("never")).await })
         });
-        begun(&seen, 2).await;
+        seen.begun(2).await;
         for number in 0..8 {
             let status = on_time(client.unary(marked(number, note("echo")))).await.unwrap_err();
             let found = (status.code(), fate(&status));
@@ -158,7 +148,7 @@ async fn a_burst_of_calls_waits_in_the_channel() {
             })
             .collect();
         // A window of calls runs, and none of them ends.
-        begun(&fixture.seen, 256).await;
+        fixture.seen.begun(256).await;
         let answered = async {
             for (call, count) in calls.into_iter().zip(0..) {
                 assert_eq!(call.await.unwrap().unwrap().into_inner().count, count, "{medium}");
@@ -199,7 +189,7 @@ async fn full_connections_run_all_of_their_calls() {
     }
     tokio::select! {
         ended = calls.join_next() => panic!("a call ended: {ended:?}"),
-        () = begun(&seen, 5 * 1024) => {}
+        () = seen.begun(5 * 1024) => {}
     }
 }
 
@@ -214,7 +204,7 @@ async fn a_cancellation_handle_resets_an_upload() {
         let handle = request.cancellation_handle();
         let mut client = fixture.client();
         let call = tokio::spawn(async move { client.up(request).await });
-        begun(&fixture.seen, 1).await;
+        fixture.seen.begun(1).await;
         handle.cancel();
         cancelled(on_time(call).await.unwrap().unwrap_err());
         fixture.seen.left(1).await;
@@ -251,7 +241,7 @@ async fn an_upload_that_is_cut_has_no_good_end() {
         sender.send(numbered("", 1)).unwrap();
         let mut client = limited.clone();
         let call = tokio::spawn(async move { client.up(apart(notes)).await });
-        begun(&fixture.seen, 1).await;
+        fixture.seen.begun(1).await;
         sender.send(large()).unwrap();
         on_time(call).await.unwrap().unwrap_err();
         assert_eq!(fixture.seen.ended(1).await[0], Some(Code::Unknown), "{medium}");

@@ -190,6 +190,7 @@ impl futures_core::Stream for Endless {
 /// How many handlers began, and were dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Log {
+    began: Arc<AtomicU32>,
     left: Arc<AtomicU32>,
     /// Pieces that its endless bodies gave.
     pub(crate) given: Arc<AtomicU32>,
@@ -200,18 +201,28 @@ pub(crate) struct Guard(Log);
 
 impl Log {
     pub(crate) fn enter(&self) -> Guard {
+        self.began.fetch_add(1, Ordering::SeqCst);
         Guard(self.clone())
+    }
+
+    /// Waits until so many have begun.
+    pub(crate) async fn begun(&self, handlers: u32) {
+        reaches(&self.began, handlers).await;
     }
 
     /// Waits until so many are gone.
     pub(crate) async fn left(&self, handlers: u32) {
-        on_time(async {
-            while self.left.load(Ordering::SeqCst) < handlers {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        })
-        .await;
+        reaches(&self.left, handlers).await;
     }
+}
+
+async fn reaches(count: &AtomicU32, handlers: u32) {
+    on_time(async {
+        while count.load(Ordering::SeqCst) < handlers {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
 }
 
 impl Drop for Guard {

@@ -50,11 +50,6 @@ pub async fn on_time<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("it ends in time")
 }
 
-/// Time enough for a call to begin, and no longer: more in the lab, whose guests are slow.
-pub fn a_moment(ms: u64) -> Duration {
-    Duration::from_millis(if std::env::var_os("GIMMAL_LAB").is_some() { 10 * ms } else { ms })
-}
-
 /// The service, and what it saw.
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
@@ -113,6 +108,16 @@ impl Seen {
         };
         tokio::time::timeout(Duration::from_secs(60), all).await.expect("uploads end");
         ends()
+    }
+
+    /// Waits until so many handlers have begun.
+    pub async fn begun(&self, handlers: u32) {
+        let all = async {
+            while self.began.load(Ordering::SeqCst) < handlers {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("so many begin");
     }
 
     /// Waits until so many handlers and streams are gone.
