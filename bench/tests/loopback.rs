@@ -255,7 +255,7 @@ fn part<'a>(report: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn the_open_loop_shows_the_stalls_that_the_closed_loop_hides() {
-    let report = record("load --loopback -n 30k -O 1 --rates 1000 -D 4 --stall 100 --json");
+    let report = record("load --loopback -n 30k -O 1 --rates 1000 -D 8 --stall 100 --json");
     let closed = report["p99_ns"].as_u64().unwrap();
     let open = part(&report, "offered 1000 per s");
     // A tenth of all calls is due while the server stalls: the hundredth slowest waits most of a stall.

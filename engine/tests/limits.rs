@@ -296,8 +296,8 @@ fn held_frames_come_back_in_any_order(scheme: &str) {
     assert!(duty.held_copied > 0, "never beyond the budget: not injected");
     assert_eq!(pair.rnr(), rnr);
     let Pair { client, server, .. } = pair;
-    assert!(client.close(Duration::from_secs(3)), "the goodbye was not answered");
-    assert!(server.shutdown(Duration::from_secs(3)), "the worker did not stop");
+    assert!(client.close(Duration::from_secs(30)), "the goodbye was not answered");
+    assert!(server.shutdown(Duration::from_secs(30)), "the worker did not stop");
     for thread in threads {
         let (pile, first) = thread.join().unwrap();
         assert!(first.is_some());

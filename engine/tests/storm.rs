@@ -30,8 +30,10 @@ impl App for Mute {
 fn config(handshakes_max: usize) -> Config {
     let port = PortConfig { ring_bytes: 4 << 10, slot_bytes: 256, arrivals: 4, ..PortConfig::default() };
     let mut config = Config { idle: Idle::Event, port, handshakes_max, ..Config::default() };
-    // Long, so that nothing but the limit frees a place.
+    // Long, so that nothing but the limit frees a place, and the last of many still gets its turn.
     config.listen.handshake_timeout = Duration::from_secs(60);
+    config.connect.connect_timeout = Duration::from_secs(60);
+    config.connect.handshake_timeout = Duration::from_secs(60);
     config
 }
 
