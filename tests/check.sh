@@ -19,11 +19,11 @@ check() {
     printf '%s\n' "$output" | tail -n "$lines" | sed 's/^/        /; s/passed, /passed; /g'
 }
 
-# refuses NAME TEXT COMMAND...: must fail within 20 s, with TEXT on standard error.
+# refuses NAME TEXT COMMAND...: must fail within 60 s, with TEXT on standard error.
 refuses() {
     local name=$1 text=$2 output status
     shift 2
-    output=$(timeout 20 "$@" 2>&1 </dev/null)
+    output=$(timeout 60 "$@" 2>&1 </dev/null)
     status=$?
     if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && printf '%s\n' "$output" | grep -i -- "$text" >/dev/null; then
         passed=$((passed + 1))
@@ -82,7 +82,7 @@ within() {
 
 # listens PORT: waits until a CM id does. Not every program says when it is ready.
 has_listener() { rdma resource show cm_id 2>/dev/null | grep "state LISTEN .*:$1 " >/dev/null; }
-listens() { within 15 has_listener "$1" || { echo "nobody listens on port $1"; return 1; }; }
+listens() { within 60 has_listener "$1" || { echo "nobody listens on port $1"; return 1; }; }
 
 summary() {
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"

@@ -35,8 +35,8 @@ held() {
 # call SERVER ARGS...: waits until the server listens, and calls.
 listens_at() { "$gimmal" call "$1" >/dev/null 2>&1; }
 call() {
-    within 10 listens_at "$1" || { echo "nobody listens at $1"; return 1; }
-    timeout 20 "$gimmal" call "$@" </dev/null
+    within 30 listens_at "$1" || { echo "nobody listens at $1"; return 1; }
+    timeout 60 "$gimmal" call "$@" </dev/null
 }
 
 # gives NAME FILTER SERVER METHOD ARGS...: every line of the answer is JSON, and the filter is true of all lines together.
@@ -54,8 +54,8 @@ gives "Greeter.hello" '.[0] | startswith("good day, Ada")' shm://greeter Greeter
 held chat "shm://$run-chat"
 chat() {
     local heard
-    within 10 listens_at "shm://$run-chat" || return 1
-    heard=$(printf '"from here"\n"again"\n' | timeout 20 "$gimmal" call "shm://$run-chat" Chat.join '"Eve"')
+    within 30 listens_at "shm://$run-chat" || return 1
+    heard=$(printf '"from here"\n"again"\n' | timeout 60 "$gimmal" call "shm://$run-chat" Chat.join '"Eve"')
     printf '%s\n' "$heard"
     jq -es 'index("Eve is here") != null and index("Eve: again") != null and .[-1] == 2' <<<"$heard" >/dev/null
 }
@@ -93,7 +93,10 @@ gives "Gauge.watch, a stream" 'length == 2 and .[1] == .[0] + 1' "shm://$run-wat
 held tokio_server serve "shm://$run-visits"
 gives "Visits.visit" '.[0] == 1' "shm://$run-visits" Visits.visit '"Ada"'
 followed() {
-    timeout 2 "$gimmal" call "shm://$run-visits" Visits.follow </dev/null >"$folder/totals"
+    timeout 30 "$gimmal" call "shm://$run-visits" Visits.follow </dev/null >"$folder/totals" &
+    within 30 test -s "$folder/totals"
+    kill $!
+    wait $!
     cat "$folder/totals"
     jq -es '.[0] == 1' <"$folder/totals" >/dev/null
 }
@@ -122,7 +125,7 @@ check "Till.pay, structs by name" within 5 paid
 described() {
     local server services=0
     for server in greeter "$run"-{chat,kv,driven,smol,news,pool,watch,visits,fates,files}; do
-        timeout 20 "$gimmal" describe "shm://$server" --json | jq -e 'length > 0' >/dev/null || return 1
+        timeout 60 "$gimmal" describe "shm://$server" --json | jq -e 'length > 0' >/dev/null || return 1
         services=$((services + 1))
     done
     echo "$services servers"

@@ -81,7 +81,7 @@ reach 7801 '"$impatient"'
 check "the host loses power: reported within the bound" visit 7801 --event power-off '"$impatient"
 
 # A long way between the two: what the depth of READs is worth. Then one host's device goes away and comes back.
-serve="tc qdisc add dev eth0 root netem delay 5ms; (timeout 120 $pulls serve --address rdma://\$GIMMAL_LOCAL_ADDR:7803 --seconds 110 >/tmp/pulls 2>&1 &)
+serve="tc qdisc add dev eth0 root netem delay 5ms; (timeout 410 $pulls serve --address rdma://\$GIMMAL_LOCAL_ADDR:7803 --seconds 400 >/tmp/pulls 2>&1 &)
 (while :; do $live host --address gimmal://\$GIMMAL_LOCAL_ADDR:7806 $patient; done >/tmp/ways 2>&1 &)"
 both far 2 '
 tc qdisc add dev eth0 root netem delay 5ms

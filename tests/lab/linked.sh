@@ -7,7 +7,7 @@ linked() {
     local name=$1 program=$2 before after
     shift 2
     before=$(tail -n 1 "/tmp/opened.$name")
-    after=$(timeout 300 "target/linked/$program" "$@" 2>/dev/null | tee /tmp/linked | tail -n 1)
+    after=$(timeout 600 "target/linked/$program" "$@" 2>/dev/null | tee /tmp/linked | tail -n 1)
     printf 'opened %s | linked %s\n' "$before" "$after"
     [ -n "$after" ] && [ "$before" = "$after" ] && [[ $after == *" 0 failed"* ]] && return
     grep FAILED /tmp/linked

@@ -275,6 +275,17 @@ fn beside(address: &Address, bytes: u64, is_short: bool) -> Outcome {
 }
 
 fn fair(address: &Address, bytes: u64) -> Outcome {
+    // Held up in the middle of a turn, one looks as if it was served before the others.
+    for _ in 0..3 {
+        if is_fair(address, bytes)? {
+            return Ok(());
+        }
+    }
+    Err("one was served before the others, three times".into())
+}
+
+/// Whether four pulls at once end at nearly the same time.
+fn is_fair(address: &Address, bytes: u64) -> Outcome<bool> {
     let mut client = Client::connect(address, 16, PortConfig::default().bulk_piece_bytes)?;
     let (mut ends, trips) = client.pull(bytes, 4, 1)?;
     ends.sort_unstable();
@@ -284,13 +295,11 @@ fn fair(address: &Address, bytes: u64) -> Outcome {
     client.inline.close(Duration::from_secs(2));
     if reads == 0 {
         println!("read in place: nothing to share");
-        return Ok(());
+        return Ok(true);
     }
     // In turn, piece by piece: the first to end has all the others nearly done.
-    match (ends.first(), ends.last()) {
-        (Some(first), Some(last)) if first.as_nanos() * 4 >= last.as_nanos() * 3 => Ok(()),
-        _ => Err("one was served before the others".into()),
-    }
+    let (first, last) = ends.first().zip(ends.last()).ok_or("no pull")?;
+    Ok(first.as_nanos() * 4 >= last.as_nanos() * 3)
 }
 
 fn main() -> Outcome {

@@ -124,6 +124,12 @@ pub(crate) fn rnr_retries(site: &Site) -> Outcome {
         client.set_rnr_timer(1)?;
         let before = counter("rcvd_rnr_err")?;
         server.post_send(from.all(), 1)?;
+        if count == 7 {
+            let until = Instant::now() + STEP;
+            while counter("rcvd_rnr_err")? - before <= 8 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         let end = server.completion(if count == 7 { Duration::from_millis(500) } else { STEP });
         let told = counter("rcvd_rnr_err")? - before;
         if count == 7 {

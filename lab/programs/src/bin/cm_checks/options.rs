@@ -160,7 +160,7 @@ pub(crate) fn backlog(site: &Site) -> Outcome {
     let mut listener = Draft::new(PortSpace::Tcp)?.listen(site.address(0)?, 2)?;
     let target = Target::at(listener.address().ok_or("no address")?);
     let mut plan = Plan::default();
-    plan.options.timeout = Duration::from_millis(1500);
+    plan.options.timeout = Duration::from_millis(3500);
     let outcomes = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..5)
             .map(|_| {

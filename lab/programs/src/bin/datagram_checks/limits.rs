@@ -2,6 +2,10 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -32,7 +36,8 @@ pub(crate) fn more_messages_than_receives(address: IpAddr) -> Result<(), Failure
         a.send(&peer, &[number; 16])?;
     }
     ensure(a.drain(LIMIT)?, "the device did not take them")?;
-    let came = count_after_quiet(&mut b)?;
+    // As many as there are receives, and what came while those were given back.
+    let came = take(&mut b, 4)?.len() + count_after_quiet(&mut b)?;
     ensure((4..20).contains(&came), format!("{came} of 20 messages came to 4 receives"))?;
     a.send(&peer, b"later")?;
     ensure(take(&mut b, 1)? == [b"later"], "the ring is broken")?;
@@ -95,12 +100,26 @@ pub(crate) fn no_such_host(address: IpAddr) -> Result<(), Failure> {
 pub(crate) fn more_look_ups_than_asked_for(address: IpAddr) -> Result<(), Failure> {
     let one = DatagramConfig { requests: 1, ..SMALL };
     let endpoint = gimmal_rdma::datagram::Datagram::bind(SocketAddr::new(address, 0), &one)?;
-    let answering = Answering::start(endpoint, |_| Verdict::Nothing)?;
+    let has_come = Arc::new(AtomicBool::new(false));
+    let comes = Arc::clone(&has_come);
+    let answering = Answering::start(endpoint, move |_| {
+        comes.store(true, Ordering::Relaxed);
+        Verdict::Nothing
+    })?;
     let mut asking = open(address)?;
     let to = answering.address;
-    let first = asking.look_up(to, &LookUpData::EMPTY, Duration::from_millis(300));
-    ensure(matches!(first, Err(LookUpError::Timeout { .. })), format!("{first:?}"))?;
-    match asking.look_up(to, &LookUpData::EMPTY, LIMIT) {
+    // The first that comes there has the place. In a guest that is held up none may have left in that time.
+    let (start, limit) = (Instant::now(), Duration::from_millis(300));
+    let mut found = asking.look_up(to, &LookUpData::EMPTY, limit);
+    ensure(matches!(found, Err(LookUpError::Timeout { .. })), format!("{found:?}"))?;
+    while !has_come.load(Ordering::Relaxed) && matches!(found, Err(LookUpError::Timeout { .. })) {
+        ensure(start.elapsed() < LIMIT, "no request came")?;
+        found = asking.look_up(to, &LookUpData::EMPTY, limit);
+    }
+    if matches!(found, Err(LookUpError::Timeout { .. })) {
+        found = asking.look_up(to, &LookUpData::EMPTY, LIMIT);
+    }
+    match found {
         Err(LookUpError::Refused { status: SidrStatus::Rejected, .. }) => {}
         other => return Err(format!("the second look-up: {other:?}").into()),
     }

@@ -279,7 +279,7 @@ impl Pair {
         let readable = |port: &VerbsPort, wait_ms: i64| {
             let mut fds =
                 [rustix::event::PollFd::from_borrowed_fd(port.wait_fd(), rustix::event::PollFlags::IN)];
-            let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: wait_ms * 1_000_000 };
+            let wait = rustix::time::Timespec { tv_sec: wait_ms / 1000, tv_nsec: wait_ms % 1000 * 1_000_000 };
             rustix::event::poll(&mut fds, Some(&wait)).map(|count| count > 0)
         };
         until("an armed port", LIMIT, || {
@@ -296,7 +296,7 @@ impl Pair {
             return Err("no credit for the waking frame".into());
         }
         self.a.port.flush();
-        if !readable(&self.b.port, 900)? {
+        if !readable(&self.b.port, 20_000)? {
             return Err("a frame did not wake the armed port".into());
         }
         self.b.port.disarm();
@@ -317,7 +317,7 @@ impl Pair {
         })?;
         let waker = self.b.port.waker();
         std::thread::spawn(move || waker.ring());
-        if !readable(&self.b.port, 900)? {
+        if !readable(&self.b.port, 20_000)? {
             return Err("the waker did not wake the armed port".into());
         }
         self.b.port.disarm();
