@@ -327,7 +327,7 @@ fn a_lane_that_was_not_used_is_the_next_ones() {
 fn an_error_is_said_again_in_another_poll() {
     let (_caller, callee, _sink, mut stream) = uploading();
     drop(callee);
-    let context = Context::from_waker(std::task::Waker::noop());
+    let context = Context::from_waker(Waker::noop());
     let error = Poll::Ready(Some(Err(ReadError::Over)));
     assert_eq!(stream.poll_next(&context), error);
     for _ in 0..3 {

@@ -65,7 +65,7 @@ impl Removals {
     }
 
     /// Begins the removal of `device`, unless it has begun. Releases everything that no id uses.
-    pub(crate) fn begin(&mut self, ids: &mut Ids, device: DeviceKey) {
+    pub(crate) fn begin(&mut self, ids: &Ids, device: DeviceKey) {
         if self.going.iter().any(|going| going.device == device) {
             return;
         }

@@ -170,7 +170,7 @@ impl Control {
         while let Some(news) = self.ids.watches.next() {
             match news {
                 DeviceNews::Event(event) => self.on_device(event),
-                DeviceNews::Removed(device) => self.removals.begin(&mut self.ids, device),
+                DeviceNews::Removed(device) => self.removals.begin(&self.ids, device),
             }
         }
     }
@@ -273,7 +273,7 @@ impl Control {
 
     fn device_gone(&mut self, event: &CmEvent) {
         if let Some(device) = self.ids.get(event.key).and_then(|entry| entry.id.info().device) {
-            self.removals.begin(&mut self.ids, device);
+            self.removals.begin(&self.ids, device);
         }
         match self.ids.get(event.key).map(|entry| &entry.role) {
             // The port hands its licence back, and then the id goes.
