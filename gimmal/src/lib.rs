@@ -140,6 +140,8 @@ pub mod info {
         Address, Capabilities, Clamp, DataPath, Negotiated, PortCounters, Term, UserMemory, Via,
     };
     #[doc(inline)]
+    pub use gimmal_rpc::engine::worker::duty::DutySnapshot;
+    #[doc(inline)]
     pub use gimmal_rpc::{Method, MethodKind};
 }
 

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{
-    ConnId, Instant, Loan, LoanError, Negotiated, PortCounters, UserBytes, UserMemory,
+use gimmal_engine::{
+    transport::{ConnId, Instant, Loan, LoanError, Negotiated, PortCounters, UserBytes, UserMemory},
+    worker::duty::DutySnapshot,
 };
 
 pub(crate) use self::connect::spawn;
@@ -143,6 +144,12 @@ impl Client {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.workers.stats()
+    }
+
+    /// What each of these workers did: its turns and sleeps, its longest turn. `tuning.md` says what follows from them.
+    #[must_use]
+    pub fn duty(&self) -> Vec<DutySnapshot> {
+        self.inner.workers.duty()
     }
 
     /// What became of the user memory that these workers lent.

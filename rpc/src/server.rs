@@ -22,6 +22,7 @@ use gimmal_engine::{
         Address, Allow, Hello, Instant, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason,
         Tls, UserMemory, thread,
     },
+    worker::duty::DutySnapshot,
 };
 
 pub use self::local::LocalServer;
@@ -339,6 +340,12 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.workers.stats()
+    }
+
+    /// What each worker did: its turns and sleeps, its longest turn. `tuning.md` says what follows from them.
+    #[must_use]
+    pub fn duty(&self) -> Vec<DutySnapshot> {
+        self.workers.duty()
     }
 
     /// Returns a function that does as [`Server::stats`] on any thread, also when [`Server::serve_until`] or [`Server::shutdown`] has

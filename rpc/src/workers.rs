@@ -8,6 +8,7 @@ use std::{
 use gimmal_engine::{
     Inline, Plan, StartError, Station, WorkerHandle, Workers,
     transport::{ConnId, Exposed, Gate as _, Instant, Loan, LoanError, Provider, UserBytes, UserMemory},
+    worker::duty::DutySnapshot,
 };
 
 use crate::{
@@ -155,6 +156,10 @@ impl WorkerSet {
 
     pub(crate) fn stats(&self) -> Stats {
         Stats::sum(&self.counters)
+    }
+
+    pub(crate) fn duty(&self) -> Vec<DutySnapshot> {
+        self.workers.handles().into_iter().map(|handle| handle.duty()).collect()
     }
 
     pub(crate) fn user_memory(&self) -> UserMemory {

@@ -39,8 +39,16 @@ fn every_kind<C: Channel>(client: &common::ProbeClient<C>) {
 
 fn typed_calls_inline_and_handed_off(scheme: &str) {
     let fixture = Fixture::new(scheme, "typed");
-    every_kind(&fixture.client());
+    let client = fixture.client();
+    every_kind(&client);
     every_kind(&fixture.inline());
+    for (side, duty) in [("client", client.channel().duty()), ("server", fixture.server.duty())] {
+        let [duty] = duty[..] else { panic!("the {side} has one worker: {duty:?}") };
+        assert!(
+            duty.turns > duty.empty_turns && duty.work > 0 && duty.connections_opened > 0,
+            "{side}: {duty:?}"
+        );
+    }
     let stats = fixture.server.stats();
     assert_eq!((stats.requests, stats.answers, stats.started), (412, 412, 412));
     assert_eq!((stats.serving, stats.refused), (0, 0));

@@ -12,6 +12,7 @@ use std::{
 use gimmal_engine::{
     Alarm, Inline, Io, Rest,
     transport::{Address, Instant, Provider, thread},
+    worker::duty::DutySnapshot,
 };
 
 use super::{acceptors::Acceptors, watch::Watch};
@@ -107,6 +108,12 @@ impl LocalServer {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::sum(std::slice::from_ref(&self.counters))
+    }
+
+    /// What this thread did as the worker: its turns and sleeps, its longest turn. `tuning.md` says what follows from them.
+    #[must_use]
+    pub fn duty(&self) -> DutySnapshot {
+        self.inline.handle().duty()
     }
 
     /// One bounded turn; returns how much it did. Does not block, unless a handler does.
