@@ -27,6 +27,7 @@ mod live;
 mod machine;
 mod pages;
 mod report;
+mod say;
 mod signals;
 mod top;
 mod tree;
@@ -157,7 +158,7 @@ fn main() -> ExitCode {
         Ok(is_well) => ExitCode::from(u8::from(!is_well)),
         Err(error) if is_unread(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gimmal: {}", in_options(&error.to_string()));
+            say::complain(&in_options(&error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -171,7 +172,9 @@ fn is_unread(error: &(dyn Error + 'static)) -> bool {
 /// Writes the log to stderr: warnings, or what `GIMMAL_LOG` asks for.
 fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GIMMAL_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    // A log that cannot be written would be complained of on stderr, too, which panics where nobody reads that.
+    let log = tracing_subscriber::fmt().log_internal_errors(false);
+    log.with_env_filter(filter).with_writer(io::stderr).init();
 }
 
 /// Whether all is well.

@@ -5,8 +5,11 @@
 mod common;
 
 use std::{
+    fs::OpenOptions,
     io::{ErrorKind, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::unix::{fs::OpenOptionsExt as _, net::UnixStream},
+    process::{Child, Command},
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::Duration,
@@ -14,7 +17,11 @@ use std::{
 
 use common::Running;
 use gimmal_transport::Instant;
-use rustix::net::sockopt::set_socket_linger;
+use rustix::{
+    fs::OFlags,
+    net::sockopt::{set_socket_linger, socket_acceptconn},
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open},
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -39,16 +46,16 @@ fn start(arguments: &[String]) -> Running {
     Running::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
+fn shm() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("shm://tunnel-ends-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 impl Narrow {
     fn new(medium: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         server.set_nonblocking(true).unwrap();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let url = match medium {
-            "tcp" => "tcp://127.0.0.1:0".to_owned(),
-            _ => format!("shm://tunnel-ends-{}-{number}", std::process::id()),
-        };
+        let url = if medium == "tcp" { "tcp://127.0.0.1:0".to_owned() } else { shm() };
         let map = format!("it=tcp:{}", server.local_addr().unwrap());
         let leave_arguments =
             ["tunnel", "--listen", &url, "--map", &map, "--connections-max", "1", "--drain-s", "1", "--json"]
@@ -152,11 +159,11 @@ fn the_loss_of_the_other_end_passes_what_nobody_reads() {
             let (writer, hung) = a_full_way(&narrow, way);
             // The end at the hung one learns that the other is gone.
             if way.0 {
-                narrow.enter.signal(rustix::process::Signal::KILL);
+                narrow.enter.signal(Signal::KILL);
                 is_broken(&hung);
                 narrow.enter = Narrow::enter(&narrow.leave.at);
             } else if medium == "shm" {
-                narrow.leave.signal(rustix::process::Signal::KILL);
+                narrow.leave.signal(Signal::KILL);
                 is_broken(&hung);
                 narrow.leave = start(&narrow.leave_arguments);
             } else {
@@ -167,4 +174,96 @@ fn the_loss_of_the_other_end_passes_what_nobody_reads() {
             drop(writer);
         }
     }
+}
+
+/// A tunnel whose output nobody reads, from its start on.
+struct Unread(Child);
+
+impl Unread {
+    fn start(arguments: &[&str]) -> Self {
+        let unread = || std::io::pipe().unwrap().1;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gimmal"));
+        // Its log is never silent.
+        command.args(arguments).env("GIMMAL_LOG", "trace").stdout(unread()).stderr(unread());
+        Self(command.spawn().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The log, the lines that say where it listens, a map that is wrong, and the counters: none of them ends it.
+#[test]
+fn a_tunnel_goes_on_when_nobody_reads_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, front) = (folder.path().join("map"), folder.path().join("front"));
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    std::fs::write(&file, format!("it=tcp:{}\n", server.local_addr().unwrap())).unwrap();
+    let (url, listen) = (shm(), format!("unix:{}", front.display()));
+    let mut leave = Unread::start(&["tunnel", "--listen", &url, "--map-file", file.to_str().unwrap()]);
+    let mut enter = Unread::start(&["tunnel", "--listen", &listen, "--to", &format!("{url}/it")]);
+    thread::spawn(move || {
+        for program in server.incoming() {
+            let program = program.unwrap();
+            thread::spawn(move || std::io::copy(&mut &program, &mut &program));
+        }
+    });
+    let asks = || {
+        let Ok(mut program) = UnixStream::connect(&front) else { return false };
+        program.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut answer = [0; 4];
+        program.write_all(b"ping").is_ok() && program.read_exact(&mut answer).is_ok() && &answer == b"ping"
+    };
+    soon("it carries", asks);
+    // The end at the server reads its names from a pipe now, so that it is known when it has.
+    std::fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    leave.signal(Signal::HUP);
+    let mut names = None;
+    soon("the names are read again", || {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        names = OpenOptions::new().write(true).custom_flags(flags).open(&file).ok();
+        names.is_some()
+    });
+    names.unwrap().write_all(b"nonsense\n").unwrap();
+    soon("it carries with the names that it had", asks);
+    for end in [&mut enter, &mut leave] {
+        end.signal(Signal::TERM);
+        soon("it ends", || end.0.try_wait().unwrap().is_some());
+        assert!(end.0.wait().unwrap().success(), "it ends in order");
+    }
+}
+
+/// A tunnel that nobody can reach any more ends as one that has failed, so that systemd starts it again.
+#[test]
+fn a_tunnel_whose_listener_is_lost_ends_as_failed() {
+    let (mut errors, stderr) = std::io::pipe().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gimmal"));
+    command.args(["tunnel", "--listen", &shm(), "--map", "it=tcp:127.0.0.1:1", "--json"]).stderr(stderr);
+    let mut tunnel = Running::start_by(&mut command);
+    // This end of the pipe is the child's alone.
+    drop(command);
+    let process = pidfd_open(tunnel.pid(), PidfdFlags::empty()).unwrap();
+    let socket = (3..1024).find_map(|number| {
+        let copy = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+        socket_acceptconn(&copy).is_ok_and(|listens| listens).then_some(copy)
+    });
+    let Some(socket) = socket else {
+        gimmal_testkit::skip("this user may not reach into the files of its own processes");
+        return;
+    };
+    rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+    soon("it ends", || tunnel.ended().is_some());
+    assert_eq!(tunnel.ended().unwrap().code(), Some(1));
+    let mut said = String::new();
+    errors.read_to_string(&mut said).unwrap();
+    assert!(said.contains("gimmal: no longer listening: shm:"), "{said}");
 }

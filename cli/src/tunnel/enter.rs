@@ -15,7 +15,7 @@ use super::{
     proxy::stream_name,
     pump::pump,
 };
-use crate::{accept::accepted, signals::asked_to_end};
+use crate::{accept::accepted, say::say, signals::asked_to_end};
 
 /// How long a program's connection waits for one to the other end, which may be starting.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ pub(super) async fn run(tunnel: &Tunnel, to: &str, counts: &Arc<Counts>) -> Resu
     let mut accepting = JoinSet::new();
     for at in &tunnel.listen {
         for listener in Listener::all(at).await? {
-            println!("{} -> {to}", listener.address());
+            say(&format!("{} -> {to}", listener.address()));
             accepting.spawn_local(accept(Rc::clone(&enter), listener));
         }
     }

@@ -25,7 +25,10 @@ use super::{
     proxy::{header, read_name},
     pump::{Why, pump, refuse},
 };
-use crate::signals::asked_to_end;
+use crate::{
+    say::{complain, say},
+    signals::asked_to_end,
+};
 
 /// How long a connection to a server may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -56,7 +59,7 @@ pub(super) async fn run(tunnel: &Tunnel, counts: &Arc<Counts>) -> Result<bool, B
     let builder = tunnel.credentials.server(&[url])?.config(config).runtime(Tokio::current()?);
     let server = builder.service(streams).listen_local(url)?;
     for (name, place) in leave.names() {
-        println!("{}/{name} -> {place}", server.address());
+        say(&format!("{}/{name} -> {place}", server.address()));
     }
     tokio::spawn(accept(Arc::clone(&leave), incoming));
     let reloads = reload(&leave, tunnel);
@@ -96,7 +99,7 @@ async fn reload(leave: &Leave, tunnel: &Tunnel) -> Result<bool, Box<dyn Error>> 
     while hangup.recv().await.is_some() {
         match read_map(&tunnel.map, tunnel.map_file.as_deref()) {
             Ok(map) => *leave.map.write().unwrap_or_else(PoisonError::into_inner) = map,
-            Err(error) => eprintln!("gimmal: the names stay as they are: {error}"),
+            Err(error) => complain(&format!("the names stay as they are: {error}")),
         }
     }
     std::future::pending().await

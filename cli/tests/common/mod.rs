@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
-    process::{Child, ChildStdout, Command, Output, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
 };
 
 pub(crate) fn gimmal(arguments: &[&str]) -> Output {
@@ -46,7 +46,16 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    /// How it has ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// How many sockets it has open.

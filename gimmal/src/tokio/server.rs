@@ -17,7 +17,8 @@ use crate::local::LocalServer;
 /// Not cancel safe: dropping the future drops the server, whose connections end.
 ///
 /// # Errors
-/// The system's, when there are no more descriptors, and the runtime's while it shuts down.
+/// The system's, when there are no more descriptors, and the runtime's while it shuts down. Where `signal` was not what ended it, after
+/// the shutdown: why the server did not listen any more.
 ///
 /// # Panics
 /// Outside of a tokio runtime, and in one without `enable_io`.

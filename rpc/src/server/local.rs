@@ -165,7 +165,8 @@ impl LocalServer {
     /// Not cancel safe: dropping the future drops the server, whose connections end.
     ///
     /// # Errors
-    /// What the event loop says of the descriptor.
+    /// What the event loop says of the descriptor. Where nobody asked for the end, after the shutdown: why the server did not listen any
+    /// more, as [`LocalServer::not_listening`] says it.
     pub async fn serve_until(
         mut self,
         alarm: Alarm,
@@ -174,7 +175,7 @@ impl LocalServer {
         timeout: Duration,
     ) -> io::Result<bool> {
         let (mut signal, mut ended) = (pin!(signal), self.ended.wait());
-        let (mut ending, mut is_asleep) = (None, false);
+        let (mut ending, mut is_asleep, mut lost) = (None, false, None);
         poll_fn(move |context| {
             if std::mem::take(&mut is_asleep) {
                 self.inline.woke();
@@ -183,10 +184,12 @@ impl LocalServer {
                     rang?;
                 }
             }
-            if ending.is_none()
-                && (signal.as_mut().poll(context).is_ready() || Pin::new(&mut ended).poll(context).is_ready())
-            {
-                ending = Some(self.begin_to_end(timeout));
+            if ending.is_none() {
+                let is_asked = signal.as_mut().poll(context).is_ready();
+                if is_asked || Pin::new(&mut ended).poll(context).is_ready() {
+                    lost = if is_asked { None } else { self.not_listening() };
+                    ending = Some(self.begin_to_end(timeout));
+                }
             }
             let limit = if ending.is_some() { LOOK } else { SLEEP };
             let rest = self.enter(|inline| round(inline, limit, context));
@@ -195,7 +198,8 @@ impl LocalServer {
                 alarm.set(limit)?;
             }
             if let Some(has_ended_well) = ending.as_mut().and_then(|ending| self.end(ending)) {
-                return Poll::Ready(Ok(has_ended_well));
+                let lost = lost.take().map(|why| io::Error::other(format!("no longer listening: {why}")));
+                return Poll::Ready(lost.map_or(Ok(has_ended_well), Err));
             }
             if is_asleep && readable(context)?.is_pending() {
                 return Poll::Pending;
