@@ -4,16 +4,24 @@ use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::say::complain;
+
 /// Ready when the process is asked to end.
 pub(crate) async fn asked_to_end() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return;
-    };
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = arrives(SignalKind::terminate()) => {}
+        () = arrives(SignalKind::interrupt()) => {}
+    }
+}
+
+/// Ready when this signal arrives. Never where that cannot be told: then the signal ends the process itself.
+async fn arrives(kind: SignalKind) {
+    match signal(kind) {
+        Ok(mut arrivals) => drop(arrivals.recv().await),
+        Err(error) => {
+            complain(&format!("signal {}: {error}", kind.as_raw_value()));
+            std::future::pending().await
+        }
     }
 }
 

@@ -200,6 +200,23 @@ impl Drop for Unread {
     }
 }
 
+/// Answers each connection with what it asks.
+fn echo(server: TcpListener) {
+    thread::spawn(move || {
+        for program in server.incoming() {
+            let program = program.unwrap();
+            thread::spawn(move || std::io::copy(&mut &program, &mut &program));
+        }
+    });
+}
+
+/// Whether a program's question is answered.
+fn asks(program: &UnixStream) -> bool {
+    program.set_read_timeout(Some(LIMIT)).unwrap();
+    let (mut program, mut answer) = (program, [0; 4]);
+    program.write_all(b"ping").is_ok() && program.read_exact(&mut answer).is_ok() && &answer == b"ping"
+}
+
 /// The log, the lines that say where it listens, a map that is wrong, and the counters: none of them ends it.
 #[test]
 fn a_tunnel_goes_on_when_nobody_reads_what_it_says() {
@@ -210,18 +227,8 @@ fn a_tunnel_goes_on_when_nobody_reads_what_it_says() {
     let (url, listen) = (shm(), format!("unix:{}", front.display()));
     let mut leave = Unread::start(&["tunnel", "--listen", &url, "--map-file", file.to_str().unwrap()]);
     let mut enter = Unread::start(&["tunnel", "--listen", &listen, "--to", &format!("{url}/it")]);
-    thread::spawn(move || {
-        for program in server.incoming() {
-            let program = program.unwrap();
-            thread::spawn(move || std::io::copy(&mut &program, &mut &program));
-        }
-    });
-    let asks = || {
-        let Ok(mut program) = UnixStream::connect(&front) else { return false };
-        program.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut answer = [0; 4];
-        program.write_all(b"ping").is_ok() && program.read_exact(&mut answer).is_ok() && &answer == b"ping"
-    };
+    echo(server);
+    let asks = || UnixStream::connect(&front).is_ok_and(|program| asks(&program));
     soon("it carries", asks);
     // The end at the server reads its names from a pipe now, so that it is known when it has.
     std::fs::remove_file(&file).unwrap();
@@ -266,4 +273,32 @@ fn a_tunnel_whose_listener_is_lost_ends_as_failed() {
     let mut said = String::new();
     errors.read_to_string(&mut said).unwrap();
     assert!(said.contains("gimmal: no longer listening: shm:"), "{said}");
+}
+
+/// Nobody connects to the first two of three.
+#[test]
+fn listeners_share_the_places_for_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let fronts = ["one", "two", "three"].map(|name| folder.path().join(name));
+    let [one, two, three] = fronts.each_ref().map(|front| format!("unix:{}", front.display()));
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let map = format!("it=tcp:{}", server.local_addr().unwrap());
+    echo(server);
+    let leave = Running::start(&["tunnel", "--listen", &shm(), "--map", &map, "--json"]);
+    let listen = ["tunnel", "--listen", &one, "--listen", &two, "--listen", &three];
+    let enter =
+        Running::start(&[&listen[..], &["--to", &leave.at, "--connections-max", "1", "--json"]].concat());
+    assert_eq!(enter.at, one);
+    for _ in 0..2 {
+        for front in fronts.iter().rev() {
+            let mut program = None;
+            soon("it listens", || {
+                program = UnixStream::connect(front).ok();
+                program.is_some()
+            });
+            assert!(asks(&program.unwrap()), "{}", front.display());
+        }
+    }
+    enter.stop();
+    leave.stop();
 }

@@ -4,13 +4,10 @@ use std::{error::Error, rc::Rc, sync::Arc, time::Duration};
 
 use gimmal::tokio::LocalClient;
 use gimmal_transport::parts::LogPace;
-use tokio::{
-    sync::Semaphore,
-    task::{JoinSet, spawn_local},
-};
+use tokio::{sync::Semaphore, task::spawn_local};
 
 use super::{
-    local::Listener,
+    local::{Listener, Listeners},
     options::{Counts, IDLE, Tunnel},
     proxy::stream_name,
     pump::pump,
@@ -44,16 +41,18 @@ pub(super) async fn run(tunnel: &Tunnel, to: &str, counts: &Arc<Counts>) -> Resu
         idle: tunnel.idle(),
         counts: Arc::clone(counts),
     });
-    let mut accepting = JoinSet::new();
+    let mut listeners = Listeners::default();
     for at in &tunnel.listen {
         for listener in Listener::all(at).await? {
             say(&format!("{} -> {to}", listener.address()));
-            accepting.spawn_local(accept(Rc::clone(&enter), listener));
+            listeners.add(listener);
         }
     }
+    let accepting = spawn_local(accept(Rc::clone(&enter), listeners));
     asked_to_end().await;
     // Nobody listens any more; then all places are free once every connection has ended.
-    accepting.shutdown().await;
+    accepting.abort();
+    let _ = accepting.await;
     let all = u32::try_from(tunnel.streams())?;
     Ok(tokio::time::timeout(tunnel.drain(), enter.places.acquire_many(all)).await.is_ok())
 }
@@ -82,10 +81,11 @@ impl Enter {
     }
 }
 
-async fn accept(enter: Rc<Enter>, listener: Listener) {
+/// Accepts at all of them, so that none keeps a place from the others while nobody connects to it.
+async fn accept(enter: Rc<Enter>, mut listeners: Listeners) {
     let log = LogPace::default();
     while let Ok(place) = Arc::clone(&enter.places).acquire_owned().await {
-        let (socket, ends) = accepted(|| listener.accept(), &log).await;
+        let (socket, ends) = accepted(async || listeners.accept().await, &log).await;
         let enter = Rc::clone(&enter);
         spawn_local(async move {
             let _place = place;

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     error::Error,
     path::Path,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
     time::Duration,
 };
 
@@ -58,7 +58,7 @@ pub(super) async fn run(tunnel: &Tunnel, counts: &Arc<Counts>) -> Result<bool, B
     config.engine.idle = IDLE;
     let builder = tunnel.credentials.server(&[url])?.config(config).runtime(Tokio::current()?);
     let server = builder.service(streams).listen_local(url)?;
-    for (name, place) in leave.names() {
+    for (name, place) in leave.names().iter() {
         say(&format!("{}/{name} -> {place}", server.address()));
     }
     tokio::spawn(accept(Arc::clone(&leave), incoming));
@@ -123,8 +123,8 @@ async fn accept(leave: Arc<Leave>, mut incoming: Incoming) {
 }
 
 impl Leave {
-    fn names(&self) -> BTreeMap<String, Place> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn names(&self) -> RwLockReadGuard<'_, BTreeMap<String, Place>> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refuse(&self, stream: Duplex, why: Why) {
@@ -135,7 +135,7 @@ impl Leave {
     /// Connects to what the stream's name stands for.
     async fn connect(&self, stream_name: &str) -> Result<Socket, Why> {
         let (name, ends) = read_name(stream_name);
-        let place = self.names().remove(name).ok_or(Why::Unknown)?;
+        let place = self.names().get(name).cloned().ok_or(Why::Unknown)?;
         let connected = tokio::time::timeout(CONNECT, place.connect()).await;
         let mut socket = connected.ok().and_then(Result::ok).ok_or(Why::Unreachable)?;
         if self.tells_address {

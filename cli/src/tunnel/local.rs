@@ -2,10 +2,12 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     io::{self, ErrorKind},
     net::SocketAddr,
     path::PathBuf,
     str::FromStr,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -91,16 +93,47 @@ impl Listener {
         }
     }
 
-    /// Returns the next program's connection, and the addresses of its two ends, if it has any.
-    pub(super) async fn accept(&self) -> io::Result<(Socket, Option<(SocketAddr, SocketAddr)>)> {
-        match self {
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        Poll::Ready(Ok(match self {
             Self::Tcp(listener) => {
-                let (stream, source) = listener.accept().await?;
+                let (stream, source) = ready!(listener.poll_accept(context))?;
                 let ends = stream.local_addr().ok().map(|destination| (source, destination));
-                Ok((Socket::of_tcp(stream), ends))
+                (Socket::of_tcp(stream), ends)
             }
-            Self::Unix(listener, _) => Ok((Socket::Unix(listener.accept().await?.0), None)),
-        }
+            Self::Unix(listener, _) => (Socket::Unix(ready!(listener.poll_accept(context))?.0), None),
+        }))
+    }
+}
+
+/// A program's connection, and the addresses of its two ends, if it has any.
+pub(super) type Accepted = (Socket, Option<(SocketAddr, SocketAddr)>);
+
+/// All places where programs connect, in turn.
+#[derive(Default)]
+pub(super) struct Listeners {
+    all: Vec<Listener>,
+    /// Looked at first.
+    next: usize,
+}
+
+impl Listeners {
+    pub(super) fn add(&mut self, listener: Listener) {
+        self.all.push(listener);
+    }
+
+    /// Returns the next program's connection.
+    pub(super) async fn accept(&mut self) -> io::Result<Accepted> {
+        poll_fn(|context| {
+            for step in 0..self.all.len() {
+                let at = (self.next + step) % self.all.len();
+                if let Poll::Ready(accepted) = self.all[at].poll_accept(context) {
+                    self.next = at + 1;
+                    return Poll::Ready(accepted);
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 
