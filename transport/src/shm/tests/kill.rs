@@ -41,11 +41,11 @@ pub(super) fn role() -> Option<String> {
 }
 
 pub(super) fn connect_when_there(address: &Address, ring_bytes: u32) -> Side {
-    let until = Instant::now() + SECOND.saturating_mul(10);
+    let until = Instant::now() + SECOND.saturating_mul(30);
     let port = Shm.open_port(&config(ring_bytes)).unwrap();
     let link = loop {
         match connect(address, &port.gate()) {
-            Ok(mut connecting) => break connecting.poll(SECOND.saturating_mul(5)).unwrap().unwrap(),
+            Ok(mut connecting) => break connecting.poll(SECOND.saturating_mul(30)).unwrap().unwrap(),
             Err(ConnectError::NobodyListens { .. }) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(5));
             }

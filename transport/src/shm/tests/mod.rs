@@ -107,13 +107,13 @@ impl Side {
 
     /// Polls until something comes.
     fn wait(&mut self) -> Vec<Came> {
-        let until = Instant::now() + SECOND.saturating_mul(5);
+        let until = Instant::now() + SECOND.saturating_mul(30);
         loop {
             let events = self.poll();
             if !events.is_empty() {
                 return events;
             }
-            assert!(Instant::now() < until, "nothing came in 5 s");
+            assert!(Instant::now() < until, "nothing came in 30 s");
         }
     }
 

@@ -79,13 +79,13 @@ impl Side {
 
     /// Polls until something is there.
     fn wait(&mut self) -> Vec<Came> {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(30);
         loop {
             let events = self.poll();
             if !events.is_empty() {
                 return events;
             }
-            assert!(Instant::now() < until, "nothing in 10 s");
+            assert!(Instant::now() < until, "nothing in 30 s");
         }
     }
 
