@@ -4,35 +4,32 @@ use std::{
     convert::Infallible,
     error::Error,
     net::SocketAddr,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
 use gimmal_http::{Body, Client, Timeout};
 use gimmal_transport::{Instant, Tls, parts::LogPace};
-use http::{Request, Response, StatusCode};
-use http_body::{Frame, SizeHint};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body_util::Either;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join, split},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{Semaphore, watch},
     task::JoinSet,
     time::timeout,
 };
 use tower_service::Service as _;
 
 use super::{
-    failed::{Passed, failed, is_grpc, judged},
+    failed::{Passed, failed, full, is_grpc, judged},
     options::{Counts, Edge, Http},
+    passing::{Passing, Responding},
     secure,
 };
 use crate::{accept::accepted, credentials::in_options, signals::asked_to_end};
@@ -41,6 +38,13 @@ type Channel = Client<gimmal::Client>;
 
 /// What a connection of HTTP/2 begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a client may send ahead of the reader of one upload.
+const UPLOAD_WINDOW: u32 = 256 << 10;
+
+/// More than all uploads of a connection may be ahead, of which hyper takes 200: none that is not read stops the others. h2 ends a
+/// connection whose unread frames are many and small, by half of this: few hundred thousand of them, which bounds their memory.
+const CONNECTION_WINDOW: u32 = 256 << 20;
 
 /// How long clients may be silent.
 #[derive(Clone, Copy)]
@@ -69,8 +73,7 @@ pub(super) async fn run(edge: &Edge, listen: Http<'_>, counts: &Arc<Counts>) -> 
     if let Some(tls) = &tls {
         secure::check_server(tls)?;
     }
-    let builder =
-        edge.credentials.client(&[&edge.listen, &edge.to])?.window(edge.requests_max.clamp(1, 4096));
+    let builder = edge.credentials.client(&[&edge.listen, &edge.to])?.window(edge.requests_max);
     let client = builder.connect_lazy(&edge.to)?;
     let client = Client::new(client);
     let listener = TcpListener::bind(listen.at).await?;
@@ -162,10 +165,11 @@ impl Serving {
         let service = service_fn(move |request| {
             asked.store(true, Ordering::Relaxed);
             let (client, requests, counts) = (client.clone(), Arc::clone(&requests), Arc::clone(&counts));
-            async move { Ok::<_, Infallible>(pass(client, requests, &counts, request).await) }
+            async move { Ok::<_, Infallible>(pass(client, requests, counts, request).await) }
         });
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new());
+        builder.initial_stream_window_size(UPLOAD_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
         builder.keep_alive_interval(patience.ping).keep_alive_timeout(patience.pong);
         let mut connection = std::pin::pin!(builder.serve_connection(stream, service));
         tokio::select! {
@@ -178,55 +182,44 @@ impl Serving {
     }
 }
 
-/// A response's body, which has its request's place until it is dropped: a stream is in flight for as long as it lasts.
-struct Placed {
-    body: Body,
-    _place: OwnedSemaphorePermit,
-}
-
-impl http_body::Body for Placed {
-    type Data = Bytes;
-    type Error = gimmal_http::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 async fn pass(
     mut client: Channel,
     requests: Arc<Semaphore>,
-    counts: &Counts,
-    mut request: Request<Incoming>,
-) -> Response<Passed<Placed>> {
+    counts: Arc<Counts>,
+    request: Request<Incoming>,
+) -> Response<Passed<Passing<Body>>> {
     let is_grpc = is_grpc(request.headers());
-    let Ok(place) = requests.try_acquire_owned() else {
+    let Ok(_place) = requests.try_acquire_owned() else {
         Counts::add(&counts.refused);
-        let why = "the edge has as many requests as it takes at once";
-        return failed(is_grpc, StatusCode::SERVICE_UNAVAILABLE, gimmal::Code::ResourceExhausted, why);
+        return full(is_grpc);
     };
     Counts::add(&counts.requests);
+    let mut request = request.map(|body| Passing::request(body, false));
     if let Some(timeout) = Timeout::of_grpc(request.headers()) {
         request.extensions_mut().insert(timeout);
     }
+    join_cookies(request.headers_mut());
     match client.call(request).await {
-        Ok(response) => response.map(|body| Either::Left(Placed { body, _place: place })),
+        Ok(response) => {
+            let is_grpc = self::is_grpc(response.headers());
+            let responding = Responding { is_grpc, counts, _place };
+            response.map(|body| Either::Left(Passing::response(body, responding)))
+        }
         Err(error) => {
             Counts::add(&counts.failed);
             let (status, code) = judged(&error);
             failed(is_grpc, status, code, &error.to_string())
         }
+    }
+}
+
+/// Makes one field of cookies, which HTTP/2 may split (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(cookies) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, cookies);
     }
 }
 
@@ -254,6 +247,19 @@ mod tests {
         };
         let ends = async { timeout(Duration::from_secs(60), serving.serve(stream)).await.unwrap() };
         (client, stop, ends)
+    }
+
+    #[test]
+    fn cookies_are_one_field() {
+        let mut headers = HeaderMap::new();
+        join_cookies(&mut headers);
+        assert!(headers.is_empty());
+        for crumb in ["a=1", "b=2; c=3", "d=4"] {
+            headers.append(header::COOKIE, HeaderValue::from_static(crumb));
+        }
+        join_cookies(&mut headers);
+        let cookies: Vec<_> = headers.get_all(header::COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; b=2; c=3; d=4"]);
     }
 
     /// The preface of a client, and its settings, which are none.

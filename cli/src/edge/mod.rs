@@ -9,6 +9,7 @@ mod enter;
 mod failed;
 mod leave;
 mod options;
+mod passing;
 mod secure;
 
 use std::{error::Error, sync::Arc};

@@ -9,6 +9,9 @@ use gimmal_transport::Tls;
 
 use crate::{counters, credentials::Credentials};
 
+/// Calls that a connection of gimmal has in flight at most.
+pub(super) const REQUESTS_MAX: usize = 16_384;
+
 /// Where an edge listens, where it goes, and its limits.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Edge {
@@ -20,8 +23,8 @@ pub(crate) struct Edge {
     pub(super) to: String,
     #[command(flatten)]
     pub(super) credentials: Credentials,
-    /// Requests in flight at most; a stream is one until it ends. One more is answered with status 503.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    /// Requests in flight at most, 1 to 16384; a stream is one until it ends. One more is answered with status 503.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=REQUESTS_MAX as u64))]
     pub(super) requests_max: usize,
     /// HTTP/2 connections at most. More wait to be accepted.
     #[arg(long, value_name = "N", default_value_t = 1024)]
