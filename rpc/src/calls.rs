@@ -18,7 +18,10 @@ mod wires;
 
 use std::{cell::Cell, collections::VecDeque, mem, task::Waker, time::Duration};
 
-use gimmal_engine::transport::{Loan, Time};
+use gimmal_engine::{
+    RemoteBulk,
+    transport::{Loan, Time},
+};
 
 use self::{waiting::Waiting, wires::Wires};
 use crate::{
@@ -46,8 +49,12 @@ pub(crate) struct Calls {
     wires: Wires,
     waiting_max: usize,
     waiting: Waiting,
+    /// Where to look next for a call of a pipeline that has ended.
+    taken_to: usize,
     /// Cancels that have not left; their wire slots are taken until then.
     cancels: VecDeque<CallId>,
+    /// A pull found no room, and its call may still wait for some.
+    has_unpulled: bool,
     next_deadline: Time,
 }
 
@@ -60,7 +67,9 @@ impl Calls {
             wires: Wires::new(window),
             waiting_max,
             waiting: Waiting::default(),
+            taken_to: 0,
             cancels: VecDeque::new(),
+            has_unpulled: false,
             next_deadline: Time::NEVER,
         }
     }
@@ -460,10 +469,30 @@ impl Calls {
         calls.find(|(_, call)| call.lives()).map(|(index, _)| index)
     }
 
-    /// Calls whose bulk waits for room in the device's queue.
-    pub(crate) fn first_unpulled(&self) -> Option<u32> {
+    /// Keeps the offer of a call that is [`State::Pulling`] until there is room for the pull.
+    pub(crate) fn pull_later(&mut self, index: u32, bulk: RemoteBulk) {
+        self.slots[index as usize].offer = Some(bulk);
+        self.has_unpulled = true;
+    }
+
+    /// The first call whose bulk waits for room in the device's queue. While none does, no call is looked at: every answer asks this
+    /// while calls wait.
+    #[inline]
+    pub(crate) fn first_unpulled(&mut self) -> Option<u32> {
+        if self.has_unpulled { self.look_for_unpulled() } else { None }
+    }
+
+    #[cold]
+    fn look_for_unpulled(&mut self) -> Option<u32> {
         let waits = |call: &Call| call.state == State::Pulling && call.offer.is_some();
-        self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok())
+        let first = self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok());
+        self.has_unpulled = first.is_some();
+        first
+    }
+
+    /// Calls that can be in flight at once.
+    pub(crate) const fn window(&self) -> usize {
+        self.wires.len()
     }
 
     /// Whether a local response was not taken yet.

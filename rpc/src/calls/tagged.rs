@@ -93,7 +93,11 @@ impl Calls {
             return None;
         }
         let ended = |call: &super::Call| call.state == State::Done && call.of(pipeline).is_some();
-        let index = self.slots.iter().position(ended)?;
+        // Behind the last one that was taken: calls that end together are each looked at once.
+        let (before, behind) = self.slots.split_at(self.taken_to.min(self.slots.len()));
+        let index = behind.iter().position(ended).map(|at| before.len() + at);
+        let index = index.or_else(|| before.iter().position(ended))?;
+        self.taken_to = index + 1;
         let call = &mut self.slots[index];
         let tag = call.of(pipeline)?.tag;
         call.reply = Reply::Local;

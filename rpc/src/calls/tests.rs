@@ -95,3 +95,35 @@ fn a_stream_that_begins_late_comes_before_the_answer_and_to_its_own_call() {
         assert_eq!((calls.take_begun(key).is_none(), budget.left()), (true, 1 << 20));
     }
 }
+
+/// A full client asks before each request whether a pull waits for room.
+#[test]
+fn calls_that_wait_are_not_looked_at_for_pulls() {
+    let (began, mut calls) = (Instant::now(), waiting(Time::NEVER));
+    for _ in 0..MANY {
+        assert_eq!(calls.first_unpulled(), None);
+    }
+    assert!(began.elapsed().as_secs() < 5, "each look went through all calls: {:?}", began.elapsed());
+}
+
+#[test]
+fn calls_of_a_pipeline_that_end_together_are_taken_in_the_time_of_one_each() {
+    let (began, mut calls) = (Instant::now(), Calls::new(1, MANY as usize));
+    for tag in 0..u64::from(MANY) {
+        let reply = Reply::Tagged(Tagged { pipeline: u32::try_from(tag % 2).unwrap(), tag });
+        let times = (Time(0), Time::NEVER);
+        let kept = calls.insert_waiting(&METHOD, times, (None, None), reply, |_| Ok::<_, ()>(()));
+        kept.map_err(|_| ()).unwrap();
+    }
+    (0..MANY).for_each(|index| finish(&mut calls, index));
+    let mut taken = [Vec::new(), Vec::new()];
+    for (pipeline, taken) in (0..).zip(&mut taken) {
+        taken.extend(std::iter::from_fn(|| calls.take_tagged(pipeline, &mut Vec::new())).map(|(tag, _)| tag));
+    }
+    for (first, mut taken) in (0..).zip(taken) {
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq((first..u64::from(MANY)).step_by(2)), "each once");
+    }
+    assert!(calls.is_empty() && !calls.has_done());
+    assert!(began.elapsed().as_secs() < 5, "each one went through all others: {:?}", began.elapsed());
+}

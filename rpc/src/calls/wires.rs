@@ -29,6 +29,11 @@ impl Wires {
         Self { wires: vec![Wire { generation: 0, call: NOBODY }; window], free }
     }
 
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.wires.len()
+    }
+
     /// What the next request is called.
     #[inline]
     pub(super) fn next(&self) -> Option<CallId> {

@@ -23,6 +23,11 @@ pub(super) fn clip(text: &str) -> &str {
     clip_to(text, MESSAGE_BYTES_MAX)
 }
 
+/// As much of a refusal's text as is kept while it waits for room: what any status has, and of a mismatch no types.
+pub(super) fn short(text: &str) -> String {
+    clip(text.split_once('\0').map_or(text, |(spelled, _)| spelled)).to_owned()
+}
+
 fn clip_to(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
@@ -232,6 +237,15 @@ pub(super) fn drop_answered(answered: Answered) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_that_waits_keeps_as_much_of_its_text_as_leaves() {
+        let wide = format!("call(Wide) -> Wide [postcard]\0{}", "schema ".repeat(1000));
+        assert_eq!(short(&wide), "call(Wide) -> Wide [postcard]");
+        let cut = short(&"é".repeat(5000));
+        assert_eq!((cut.len(), cut.capacity()), (MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX));
+        assert_eq!(short("few"), "few");
+    }
 
     #[test]
     fn a_refusal_is_cut_to_what_a_message_holds() {

@@ -17,6 +17,9 @@ const LENT_FROM: usize = 16 << 10;
 /// As many, where the peer brings them over a device: a message then holds less than this.
 const LENT_OVER_DEVICE_FROM: usize = 64 << 10;
 
+/// Items that nobody reads any more which may wait, beyond as many as are still read.
+const UNREAD: usize = 64;
+
 /// An item that is brought, for a lane that knows it by the number.
 #[derive(Debug)]
 pub(super) struct Item {
@@ -44,17 +47,25 @@ impl Drop for Item {
 #[derive(Debug)]
 pub(super) struct Bringing {
     /// By the tokens of their pulls.
-    pub(super) items: Vec<Option<Item>>,
+    items: Vec<Option<Item>>,
     free: Vec<usize>,
     /// Those for which there was no room, in order.
     pub(super) waiting: VecDeque<(usize, RemoteBulk)>,
+    /// When so many wait, those that nobody reads any more are declined.
+    pub(super) waiting_max: usize,
     /// When to look for room, where nobody tells.
     pub(super) again_at: Time,
 }
 
 impl Default for Bringing {
     fn default() -> Self {
-        Self { items: Vec::new(), free: Vec::new(), waiting: VecDeque::new(), again_at: Time::NEVER }
+        Self {
+            items: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            waiting_max: UNREAD,
+            again_at: Time::NEVER,
+        }
     }
 }
 
@@ -77,6 +88,29 @@ impl Bringing {
         let item = self.items.get_mut(at)?.take()?;
         self.free.push(at);
         Some(item)
+    }
+
+    /// Whether nobody reads the item in place `at`.
+    pub(super) fn is_unread(&self, at: usize) -> bool {
+        self.items[at].as_ref().is_none_or(Item::is_unread)
+    }
+
+    /// Takes out of those that wait what nobody reads any more, for a peer that brings no room and cancels its calls. The others stay
+    /// in order.
+    #[cold]
+    pub(super) fn take_unread(&mut self) -> Vec<RemoteBulk> {
+        let (mut unread, mut read) = (Vec::new(), VecDeque::new());
+        for (at, bulk) in std::mem::take(&mut self.waiting) {
+            if self.is_unread(at) {
+                drop(self.take(at));
+                unread.push(bulk);
+            } else {
+                read.push_back((at, bulk));
+            }
+        }
+        self.waiting_max = 2 * read.len() + UNREAD;
+        self.waiting = read;
+        unread
     }
 }
 

@@ -13,7 +13,7 @@ use gimmal_engine::{
 
 use super::{
     Conn, Node,
-    answers::{Sent, drop_answered, send_refusal, send_value, status_answer},
+    answers::{Sent, drop_answered, send_refusal, send_value, short, status_answer},
     failure::Failure,
     large::enclose,
     noted::send_noted,
@@ -46,7 +46,7 @@ impl Node {
         self.count_refused(head);
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         let sent = send_refusal(io, conn, id, head, &text);
-        if sent.is_err() && !here.serving.refuse_later(id, head, text) {
+        if sent.is_err() && !here.serving.refuse_later(id, head, short(&text)) {
             return Err(Violation::Malformed { what: "flood of requests above the limit" });
         }
         Ok(())

@@ -35,8 +35,12 @@ impl Node {
         let Some(bulk) = bulk else { return };
         let at = here.bringing.insert(Item { lane: Some(lane), number });
         here.bringing.waiting.push_back((at, bulk));
-        if here.bringing.waiting.len() == 1 {
-            self.bring_waiting(io, conn);
+        match here.bringing.waiting.len() {
+            1 => self.bring_waiting(io, conn),
+            waiting if waiting > here.bringing.waiting_max => {
+                here.bringing.take_unread().into_iter().for_each(|bulk| io.decline(conn, bulk));
+            }
+            _ => {}
         }
     }
 
@@ -46,7 +50,7 @@ impl Node {
         let bringing = &mut here.bringing;
         bringing.again_at = Time::NEVER;
         while let Some((at, bulk)) = bringing.waiting.pop_front() {
-            if bringing.items[at].as_ref().is_none_or(Item::is_unread) {
+            if bringing.is_unread(at) {
                 drop(bringing.take(at));
                 io.decline(conn, bulk);
                 continue;

@@ -14,6 +14,8 @@ mod dispatch;
 mod drain;
 mod failure;
 mod header_cache;
+#[cfg(test)]
+mod hoard_tests;
 mod items;
 mod large;
 mod map;

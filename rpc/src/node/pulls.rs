@@ -86,7 +86,7 @@ impl Node {
         match io.pull(conn, bulk, CALLEE | token) {
             Ok(()) => true,
             Err((SendError::Blocked, bulk)) => {
-                *offer = Some(bulk);
+                here.serving.pull_later(index, bulk);
                 false
             }
             Err((error, bulk)) => {

@@ -238,12 +238,11 @@ enum Pull {
 /// Starts to bring the bulk of an answer.
 fn pull<P: Port>(io: &mut Io<'_, P>, conn: ConnId, calls: &mut Calls, index: u32) -> Pull {
     let token = calls.key(index).bits();
-    let offer = &mut calls.call(index).offer;
-    let Some(bulk) = offer.take() else { return Pull::Started };
+    let Some(bulk) = calls.call(index).offer.take() else { return Pull::Started };
     match io.pull(conn, bulk, token) {
         Ok(()) => Pull::Started,
         Err((SendError::Blocked, bulk)) => {
-            *offer = Some(bulk);
+            calls.pull_later(index, bulk);
             Pull::Blocked
         }
         Err((_, bulk)) => {

@@ -87,6 +87,13 @@ pub(super) struct Slot {
     pub(super) lanes: Option<Box<Lanes>>,
 }
 
+impl Slot {
+    /// Whether its answer waits for room, since it was marked so.
+    fn waits_as(&self, mark: u64) -> bool {
+        self.mark == mark && matches!(self.state, State::Answered(_))
+    }
+}
+
 /// The calls that one peer has in flight at this server.
 #[derive(Debug)]
 pub(super) struct Serving {
@@ -95,6 +102,8 @@ pub(super) struct Serving {
     answers: VecDeque<(u32, u64)>,
     /// Refusals that wait for room; they need no slot.
     refusals: VecDeque<(CallId, ResponseHead, String)>,
+    /// A pull found no room, and its request may still wait for some.
+    has_unpulled: bool,
     next_deadline: Time,
 }
 
@@ -104,10 +113,14 @@ impl Default for Serving {
             slots: Vec::new(),
             answers: VecDeque::new(),
             refusals: VecDeque::new(),
+            has_unpulled: false,
             next_deadline: Time::NEVER,
         }
     }
 }
+
+/// Cancelled calls that may lie in a queue of calls that wait for room, beyond twice as many as can wait.
+pub(super) const CANCELLED: usize = 64;
 
 /// Refusals that may wait: as many as the largest window. An honest caller never has more calls in flight.
 const REFUSALS: usize = crate::config::WINDOW_MAX;
@@ -134,11 +147,22 @@ impl Serving {
                 lanes: None,
             });
         }
-        if matches!(state, State::Answered(_)) {
-            self.answers.push_back((id.slot, mark));
-        }
+        let waits = matches!(state, State::Answered(_));
         self.slots[index] = Slot { generation: id.generation, mark, deadline, began, state, lanes: None };
         self.next_deadline = self.next_deadline.min(deadline);
+        if waits {
+            self.answer_waits(id.slot, mark);
+        }
+    }
+
+    /// Puts an answer behind the others that wait. A caller that reads none, and cancels its calls, gets no place for each of them.
+    #[cold]
+    fn answer_waits(&mut self, slot: u32, mark: u64) {
+        self.answers.push_back((slot, mark));
+        let Self { slots, answers, .. } = self;
+        if answers.len() > 2 * slots.len() + CANCELLED {
+            answers.retain(|(slot, mark)| slots.get(*slot as usize).is_some_and(|slot| slot.waits_as(*mark)));
+        }
     }
 
     /// See [`Calls::put_off`](crate::calls::Calls::put_off).
@@ -153,6 +177,11 @@ impl Serving {
     pub(super) fn find(&mut self, id: CallId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         (slot.generation == id.generation && !matches!(slot.state, State::Free)).then_some(slot)
+    }
+
+    /// Slots that have been used: as many calls can be in flight without more memory.
+    pub(super) const fn len(&self) -> usize {
+        self.slots.len()
     }
 
     pub(super) fn slot(&mut self, slot: u32) -> Option<&mut Slot> {
@@ -170,8 +199,7 @@ impl Serving {
     pub(super) fn first_answer(&mut self) -> Option<(CallId, &mut Answered)> {
         let slot = loop {
             let &(slot, mark) = self.answers.front()?;
-            let here = self.slots.get(slot as usize)?;
-            if here.mark == mark && matches!(here.state, State::Answered(_)) {
+            if self.slots.get(slot as usize)?.waits_as(mark) {
                 break slot;
             }
             self.answers.pop_front();
@@ -226,10 +254,23 @@ impl Serving {
         None
     }
 
-    /// The first slot whose bulk waits for room in the device's queue.
-    pub(super) fn first_unpulled(&self) -> Option<u32> {
+    /// Keeps the offer of a slot that is [`State::Pulling`] until there is room for the pull.
+    pub(super) fn pull_later(&mut self, slot: u32, bulk: RemoteBulk) {
+        if let Some(State::Pulling { offer, .. }) = self.slot(slot).map(|slot| &mut slot.state) {
+            *offer = Some(bulk);
+            self.has_unpulled = true;
+        }
+    }
+
+    /// The first slot whose bulk waits for room in the device's queue. While none does, no slot is looked at.
+    pub(super) fn first_unpulled(&mut self) -> Option<u32> {
+        if !self.has_unpulled {
+            return None;
+        }
         let waits = |slot: &Slot| matches!(slot.state, State::Pulling { offer: Some(_), .. });
-        self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok())
+        let first = self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok());
+        self.has_unpulled = first.is_some();
+        first
     }
 
     /// Frees every slot, for a connection that is gone.
@@ -241,5 +282,40 @@ impl Serving {
                 (index, std::mem::replace(&mut slot.state, State::Free))
             })
             .filter(|(_, state)| !matches!(state, State::Free))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Serving {
+        pub(in crate::node) fn answers_waiting(&self) -> usize {
+            self.answers.len()
+        }
+    }
+
+    const fn id(slot: u32) -> CallId {
+        CallId { slot, generation: 0 }
+    }
+
+    #[test]
+    fn cancelled_answers_take_no_memory_and_the_others_stay_in_order() {
+        let (mut serving, times) = (Serving::default(), (Time(0), Time::NEVER));
+        let answered = || State::Answered(Answered::Bytes(ResponseHead::Ok, Vec::new()));
+        serving.put(id(2), 1, times, answered());
+        for mark in 2..100_000 {
+            serving.put(id(1), mark, times, answered());
+            if mark == 50_000 {
+                serving.put(id(0), 1_000_000, times, answered());
+            }
+            serving.free(1);
+        }
+        assert!(serving.answers.len() < 200, "{} wait", serving.answers.len());
+        for slot in [2, 0] {
+            assert_eq!(serving.first_answer().map(|(id, _)| id.slot), Some(slot));
+            serving.answer_left();
+        }
+        assert!(serving.first_answer().is_none() && serving.answers.is_empty());
     }
 }

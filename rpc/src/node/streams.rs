@@ -14,7 +14,7 @@ use super::{
     Conn, Node,
     answers::{drop_answered, status_answer},
     items::decline,
-    serving::{Answered, State},
+    serving::{Answered, CANCELLED, State},
     tasks::{Polled, Served},
 };
 use crate::{
@@ -147,6 +147,17 @@ impl Conn {
             }
         }
     }
+
+    /// Forgets calls that ended while they waited for room, once there are more of them than may wait: a peer that reads nothing, and
+    /// cancels its calls, makes any number.
+    #[cold]
+    fn forget_behind(&mut self) {
+        if self.behind.len() > 2 * (self.calls.window() + self.serving.len()) + CANCELLED {
+            let mut behind = std::mem::take(&mut self.behind);
+            behind.retain(|owner| self.lanes_of(*owner).is_some());
+            self.behind = behind;
+        }
+    }
 }
 
 const fn broken(what: &'static str) -> Violation {
@@ -195,11 +206,15 @@ impl Node {
         let Some((id, lanes)) = here.calls.streaming(index) else { return };
         let pumped = pump(io, conn, id, lanes, (Flags::NONE, Flags::DOWN), &self.counters);
         fall_behind(&mut here.behind, lanes, &pumped, Owner::Caller(key.bits()));
-        if let Pumped::TooLarge(limit) = pumped {
-            here.calls.withdraw(index);
-            let error = TransportError::Item { limit };
-            self.finish(conn, index, error);
-            self.send_requests(io, conn);
+        match pumped {
+            Pumped::Done | Pumped::Turn => {}
+            Pumped::Blocked => here.forget_behind(),
+            Pumped::TooLarge(limit) => {
+                here.calls.withdraw(index);
+                let error = TransportError::Item { limit };
+                self.finish(conn, index, error);
+                self.send_requests(io, conn);
+            }
         }
     }
 
@@ -212,7 +227,8 @@ impl Node {
         let pumped = pump(io, conn, id, lanes, (Flags::DOWN, Flags::NONE), &self.counters);
         fall_behind(&mut here.behind, lanes, &pumped, Owner::Callee(index, mark));
         match pumped {
-            Pumped::Blocked | Pumped::Turn => {}
+            Pumped::Turn => {}
+            Pumped::Blocked => here.forget_behind(),
             Pumped::Done => {
                 let State::Ended(answered) = &mut slot.state else { return };
                 let is_good = answered.is_good();

@@ -22,6 +22,11 @@ fn up(budget: &Arc<Budget>) -> (Lanes, Lanes) {
 }
 
 impl Lanes {
+    /// Whether the peer may send anything.
+    pub(crate) const fn is_granted(&self) -> bool {
+        self.granted > 0
+    }
+
     fn owed(&mut self) -> Option<Owed> {
         self.next_owed(MESSAGE)
     }
