@@ -48,6 +48,15 @@ pub(crate) struct Peer {
     pub(crate) one_way_refused: Counter,
 }
 
+impl Peer {
+    /// The call in `slot` is over, though its handler may still run elsewhere: it learns so, and leaves nothing for the next call.
+    #[cold]
+    pub(crate) fn give_up(&self, slot: u32) {
+        self.running[slot as usize].store(0, Ordering::Relaxed);
+        self.answer_notes.settle();
+    }
+}
+
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Peer({} on {:?})", self.negotiated.peer, self.conn)
@@ -98,7 +107,8 @@ impl Cx {
     /// [`Call::response`](crate::Call::response). One-way requests have no answer.
     pub fn answer_metadata(&self, metadata: Metadata) {
         if self.slot != crate::id::CallId::NONE.slot {
-            self.peer.answer_notes.put(self.slot, metadata);
+            // Of a call that is over, it would go with the answer of the next one.
+            self.peer.answer_notes.put(self.slot, metadata, || !self.is_cancelled());
         }
     }
 

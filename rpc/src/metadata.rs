@@ -8,7 +8,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -260,16 +260,29 @@ impl AnswerNotes {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    /// In place of what was left in `slot` before.
-    pub(crate) fn put(&self, slot: u32, metadata: Metadata) {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.retain(|(of, _)| *of != slot);
-        notes.push((slot, metadata));
-        self.count.store(notes.len(), Ordering::Relaxed);
+    /// In place of what was left in `slot` before, if `is_wanted`. That is asked under the lock, see [`AnswerNotes::settle`].
+    pub(crate) fn put(&self, slot: u32, metadata: Metadata, is_wanted: impl FnOnce() -> bool) {
+        let mut notes = self.notes();
+        if is_wanted() {
+            notes.retain(|(of, _)| *of != slot);
+            notes.push((slot, metadata));
+            self.count.store(notes.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for a handler on another thread that leaves some at this moment: what it found wanted is seen behind this, and what it
+    /// leaves from now on sees that its call is over.
+    #[cold]
+    pub(crate) fn settle(&self) {
+        drop(self.notes());
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Vec<(u32, Metadata)>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn take(&self, slot: u32) -> Option<Metadata> {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.notes();
         let at = notes.iter().position(|(of, _)| *of == slot)?;
         let (_, metadata) = notes.swap_remove(at);
         self.count.store(notes.len(), Ordering::Relaxed);

@@ -4,12 +4,20 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{
+    any::Any,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use common::{address, block_on, config, sleep};
+use common::{address, block_on, config, sleep, until};
 use gimmal_rpc::{
-    Bulk, CallOptions, Channel, Client, Code, Cx, Fate, LocalClient, Metadata, ResponseWriter, Server,
-    Status,
+    Bulk, CallOptions, Channel, Client, Code, Cx, Fate, LocalClient, Metadata, ResponseWriter, Runtime,
+    Server, Status,
+    layer::Spawned,
     metadata::{METADATA_BYTES_MAX, TRACEPARENT},
 };
 
@@ -19,6 +27,7 @@ for_each_scheme! {
     nested_calls_inherit_trace_context_and_deadline
     a_status_carries_details
     answers_carry_metadata_of_every_kind
+    metadata_that_comes_when_its_call_is_over_is_nobodys
 }
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
@@ -240,4 +249,69 @@ fn answers_carry_metadata_of_every_kind(scheme: &str) {
     let (metadata, seen) = (response.metadata().clone(), response.value());
     assert_eq!((seen.unwrap(), metadata.is_empty()), (None, true));
     assert_eq!(server.stats().serving, 0);
+}
+
+/// Runs each task on a thread of its own, to its end.
+#[derive(Debug)]
+struct Threads;
+
+impl Runtime for Threads {
+    fn enter(&self, run: &mut dyn FnMut()) {
+        run();
+    }
+
+    fn spawn(&self, task: gimmal_rpc::runtime::BoxFuture) -> Box<dyn Any + Send + Sync> {
+        std::thread::spawn(|| block_on(task));
+        Box::new(())
+    }
+}
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Lagging {
+    /// Blocks its thread until the test lets go, and leaves metadata then.
+    async fn lag(&self, cx: &Cx);
+    async fn seven(&self, cx: &Cx) -> u64;
+}
+
+#[derive(Clone, Default)]
+struct Laggard {
+    runs: Arc<AtomicBool>,
+    may_go: Arc<AtomicBool>,
+    has_noted: Arc<AtomicBool>,
+}
+
+impl Lagging for Laggard {
+    async fn lag(&self, cx: &Cx) {
+        self.runs.store(true, Ordering::SeqCst);
+        while !self.may_go.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut metadata = Metadata::new();
+        metadata.insert("of", "lag").unwrap();
+        cx.answer_metadata(metadata);
+        self.has_noted.store(true, Ordering::SeqCst);
+    }
+
+    async fn seven(&self, _: &Cx) -> u64 {
+        7
+    }
+}
+
+fn metadata_that_comes_when_its_call_is_over_is_nobodys(scheme: &str) {
+    let laggard = Laggard::default();
+    let service = Spawned::only(serve_lagging(laggard.clone()), &["lag"], Threads);
+    let builder = Server::builder().service(service).config(config());
+    let server = builder.listen(&address(scheme, "lagging")).unwrap();
+    let client = Client::builder().config(config()).connect(&server.address().to_string()).unwrap();
+    let client = LaggingClient::new(client);
+    let call = client.lag();
+    until("it runs", || laggard.runs.load(Ordering::SeqCst));
+    drop(call);
+    until("it was cancelled", || server.stats().serving == 0);
+    laggard.may_go.store(true, Ordering::SeqCst);
+    until("it has left metadata", || laggard.has_noted.load(Ordering::SeqCst));
+    // It has the place that the other one had.
+    let response = client.seven().response().wait();
+    assert!(response.metadata().is_empty(), "metadata of another call");
+    assert_eq!(response.value().unwrap(), 7);
 }

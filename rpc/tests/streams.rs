@@ -6,16 +6,16 @@ mod common;
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use common::{address, block_on, config, until};
 use gimmal_rpc::{
-    CallOptions, Channel, Client, Code, Cx, Fate, LocalClient, ReadError, Server, Sink, Stream, StreamError,
-    reflect::ReflectionClient,
+    CallOptions, CancelToken, Channel, Client, Code, Cx, Fate, LocalClient, ReadError, Server, Sink, Stream,
+    StreamError, reflect::ReflectionClient,
 };
 
 extern crate gimmal_rpc as gimmal;
@@ -38,6 +38,8 @@ trait Talk {
     async fn large(&self, cx: &Cx, bytes: u32, out: Sink<Vec<u8>>);
     /// Reads one, and no more.
     async fn taste(&self, cx: &Cx, words: Stream<String>) -> String;
+    /// Sends one item, and leaves a token of its call.
+    async fn token(&self, cx: &Cx, out: Sink<u32>);
     /// Remembers.
     #[oneway]
     async fn note(&self, cx: &Cx, number: u64);
@@ -57,6 +59,9 @@ struct Talker {
     noted: Arc<AtomicU64>,
     poured: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
+    token: Arc<Mutex<Option<CancelToken>>>,
+    /// Messages that wait for it panic.
+    may_panic: Arc<AtomicBool>,
 }
 
 struct Ended(Arc<AtomicU64>);
@@ -136,8 +141,21 @@ impl Talk for Talker {
         first
     }
 
+    async fn token(&self, cx: &Cx, mut out: Sink<u32>) {
+        assert!(!cx.is_cancelled());
+        *self.token.lock().unwrap() = Some(cx.cancelled());
+        out.send(&7).await.unwrap();
+    }
+
     async fn note(&self, cx: &Cx, number: u64) {
         assert!(!cx.is_cancelled());
+        if number == 777 {
+            self.noted.store(number, Ordering::SeqCst);
+            while !self.may_panic.load(Ordering::SeqCst) {
+                common::sleep(5).await;
+            }
+            panic!("as it was asked to");
+        }
         assert_ne!(number, 666, "as it was asked to");
         if number == 50 {
             common::sleep(5).await;
@@ -161,6 +179,8 @@ for_each_scheme! {
     an_item_larger_than_a_message_arrives_whole
     a_handler_that_stops_reading_does_not_stop_the_caller
     one_way_messages_arrive_and_nobody_is_told
+    a_one_way_handler_that_panics_when_its_client_has_left_is_counted
+    a_call_with_streams_that_was_answered_is_cancelled_for_its_tokens
     r82_a_server_that_goes_ends_streams
 }
 
@@ -426,4 +446,26 @@ fn r82_a_server_that_goes_ends_streams(scheme: &str) {
     while sink.blocking_send(&1).is_ok() {}
     assert_eq!(call.wait().unwrap_err().fate(), Fate::MaybeRan);
     assert_eq!(other.wait().unwrap_err().fate(), Fate::MaybeRan);
+}
+
+fn a_one_way_handler_that_panics_when_its_client_has_left_is_counted(scheme: &str) {
+    let (server, talker, url) = server(scheme);
+    let client = handed(&url);
+    client.note(777).wait().unwrap();
+    until("it runs", || talker.noted.load(Ordering::SeqCst) == 777);
+    drop(client);
+    until("its client has left", || server.connections() == [0]);
+    assert_eq!(server.stats().panics, 0);
+    talker.may_panic.store(true, Ordering::SeqCst);
+    until("it panics", || server.stats().panics == 1);
+}
+
+fn a_call_with_streams_that_was_answered_is_cancelled_for_its_tokens(scheme: &str) {
+    let (_server, talker, url) = server(scheme);
+    let client = handed(&url);
+    let (mut items, call) = client.token();
+    assert_eq!(items.blocking_next(), Some(Ok(7)));
+    call.wait().unwrap();
+    let token = talker.token.lock().unwrap().take().unwrap();
+    until("nobody waits for it any more", || token.is_cancelled());
 }

@@ -187,8 +187,15 @@ impl Node {
         id: CallId,
         status: &Status,
     ) -> Result<(), Violation> {
-        if let Some(here) = self.conns.get_mut(conn) {
+        let has_notes = self.conns.get_mut(conn).is_some_and(|here| {
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+            here.peer.answer_notes.any()
+        });
+        if has_notes {
+            // What a layer left for this answer goes with it, and not with that of the next call.
+            self.count_refused(ResponseHead::of(status));
+            self.answer(io, conn, id, Time::NEVER, status_answer(status));
+            return Ok(());
         }
         self.refuse_request(io, conn, id, ResponseHead::of(status), status.message().to_owned())
     }
@@ -258,19 +265,14 @@ impl Node {
     ) {
         let Served { conn, slot, method } = served;
         let Some(here) = self.conns.get_mut(conn) else {
-            discard(task);
-            return;
+            // One way, of a client that has left.
+            return self.ended_untold(method, task, polled);
         };
         if served.is_one_way() {
             here.one_way -= 1;
         }
         let Some(place) = here.serving.slot(slot) else {
-            // One way: nobody is told.
-            if let Polled::Failed(failure) = polled {
-                self.note_failure(method, failure);
-            }
-            discard(task);
-            return;
+            return self.ended_untold(method, task, polled);
         };
         if place.lanes.is_some() {
             return self.stream_ended(io, served, task, polled);
@@ -280,6 +282,15 @@ impl Node {
         self.counters.serving.decrement();
         let id = CallId { slot, generation };
         self.ended(io, conn, id, method, task, polled);
+    }
+
+    /// A handler came to its end, and nobody is told.
+    #[cold]
+    fn ended_untold(&self, method: &Method, task: BoxTask, polled: Polled) {
+        if let Polled::Failed(failure) = polled {
+            self.note_failure(method, failure);
+        }
+        discard(task);
     }
 
     fn ended<P: Port>(
@@ -418,7 +429,7 @@ impl Node {
         if here.serving.find(id).is_none() {
             return;
         }
-        here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+        here.peer.give_up(id.slot);
         let (state, peer) = (here.serving.free(id.slot), std::sync::Arc::clone(&here.peer));
         if let Some(offer) = self.drop_state(state) {
             io.decline(conn, offer);
@@ -462,7 +473,7 @@ impl Node {
             && let Some(id) = here.serving.poll_expired(now, from)
         {
             from = id.slot + 1;
-            here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+            here.peer.give_up(id.slot);
             let state = here.serving.free(id.slot);
             let fate = if matches!(state, State::Running(_) | State::Ended(_)) {
                 Fate::MaybeRan

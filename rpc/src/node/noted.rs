@@ -47,7 +47,7 @@ fn send_with<P: Port>(
     }
     let sent = send_answer(io, conn, id, &block, answered);
     if sent.is_err() {
-        peer.answer_notes.put(id.slot, metadata);
+        peer.answer_notes.put(id.slot, metadata, || true);
     }
     sent
 }

@@ -236,6 +236,7 @@ impl Node {
                     return;
                 }
                 let is_cut = is_good && lanes.is_aborted();
+                here.peer.running[index as usize].store(0, Ordering::Relaxed);
                 if let State::Ended(answered) = here.serving.free(index) {
                     self.counters.serving.decrement();
                     let answered = if is_cut { cut(answered) } else { answered };
@@ -243,7 +244,7 @@ impl Node {
                 }
             }
             Pumped::TooLarge(limit) => {
-                here.peer.running[index as usize].store(0, Ordering::Relaxed);
+                here.peer.give_up(index);
                 let state = here.serving.free(index);
                 self.counters.serving.decrement();
                 let _ = self.drop_state(state);

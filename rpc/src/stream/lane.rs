@@ -491,9 +491,9 @@ impl Lane {
     /// Its sender said how it ends, and the reader is to hear of it at once.
     pub(super) fn told(self: &Arc<Self>, end: State) {
         self.is_told.store(true, Ordering::Release);
-        if self.end(end) {
-            self.notify();
-        }
+        self.end(end);
+        // Even where it had ended: its worker may keep an answer back until this has been said.
+        self.notify();
     }
 
     /// The reader is dropped: what is here and comes later is discarded. `left`: what the items cost that it took out and did not

@@ -317,7 +317,7 @@ impl Lanes {
     }
 
     /// Of a handler that is done: whether its answer may leave. A good one follows all that its sink is given, also by another
-    /// thread; any other one follows what the sink has been given until now.
+    /// thread, and the end if the sink has said it; any other one follows what the sink has been given until now.
     pub(crate) fn may_answer(&self, is_good: bool) -> bool {
         let Some(tx) = &self.tx else { return true };
         if !is_good {
@@ -326,7 +326,11 @@ impl Lanes {
         match tx.state() {
             State::Open => false,
             State::Over | State::Stopped(_) | State::TooLarge(_) => true,
-            State::Ended | State::Aborted(_) => self.leaving.is_empty() && tx.is_empty(),
+            State::Ended | State::Aborted(_) => {
+                // Said since the worker looked: it looks again.
+                let is_owed = is_good && !self.is_ended && tx.is_told.load(Ordering::Acquire);
+                !is_owed && self.leaving.is_empty() && tx.is_empty()
+            }
         }
     }
 

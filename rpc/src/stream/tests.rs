@@ -434,3 +434,40 @@ fn an_item_above_what_its_receiver_takes_is_refused_by_name() {
     caller.meet(&mut callee);
     assert_eq!(sink.try_send(&"more".to_owned()), Err(StreamError::Stopped(0)));
 }
+
+/// The task that has the sink says the end when the worker has seen that nothing is to be sent, and takes the answer next.
+#[test]
+fn an_end_that_is_said_beside_the_answer_goes_before_it() {
+    for end in [State::Aborted(7), State::Ended] {
+        for is_closed in [false, true] {
+            let mut callee = lanes_of_callee((false, true), 4096, &budget(), &mut None);
+            let sink = Sink::<u32>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
+            if is_closed {
+                // As a `futures::Sink`, which is there afterwards.
+                sink.entry.0.finished();
+            }
+            assert_eq!(callee.owed(), None);
+            let said = match end {
+                State::Aborted(code) => {
+                    sink.reset(code);
+                    if is_closed { Owed::End } else { Owed::Abort(code) }
+                }
+                _ => {
+                    sink.half_close();
+                    Owed::End
+                }
+            };
+            assert!(!callee.may_answer(true), "{end:?}: it has not left");
+            assert_eq!(callee.owed(), Some(said));
+            callee.left(said);
+            assert_eq!(callee.owed(), None);
+            assert!(callee.may_answer(true) && !callee.is_aborted());
+        }
+    }
+    // Any other answer waits for no end.
+    let callee = lanes_of_callee((false, true), 4096, &budget(), &mut None);
+    let sink = Sink::<u32>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
+    assert!(callee.may_answer(false));
+    sink.reset(7);
+    assert!(callee.may_answer(false));
+}
