@@ -102,12 +102,6 @@ impl<T> CallCell<T> {
             .map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Drops the response, and the stream before it, of a caller that is gone.
-    #[cold]
-    pub(crate) fn clear(&self) {
-        while self.pop().is_some() {}
-    }
-
     /// Blocks the thread until the response is there; at most until `limit`, if there is one.
     pub(crate) fn wait(&self, limit: Instant) -> Option<T> {
         let looks = if cores_are_few() { 0 } else { SPINS + YIELDS };

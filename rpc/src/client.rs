@@ -96,7 +96,12 @@ impl Lined for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let (handle, conn) = self.line.here();
-        workers::close(&handle, conn);
+        if !workers::close(&handle, conn)
+            && let Some(negotiated) = self.line.negotiated()
+        {
+            // The worker may have other clients, and outlive this one.
+            self.workers.ask_late(&handle, |asked| asked.closes.push((conn, negotiated)));
+        }
     }
 }
 
@@ -372,12 +377,10 @@ impl WorkerCall {
 
     fn cancel(&mut self) {
         if let Some(cell) = self.cell.take() {
-            // Lost when the inbox stays full: the call then goes on to its answer or its deadline, unless it has begun a stream, or
-            // does. On another worker than it was made on, there is nothing to cancel.
-            if let Err(Command::Cancel(_, cell)) =
-                offer(&self.inner.line.here().0, Command::Cancel(self.conn, cell))
-            {
-                cell.clear();
+            // On another worker than it was made on, there is nothing to cancel.
+            let handle = self.inner.line.here().0;
+            if let Err(Command::Cancel(conn, cell)) = offer(&handle, Command::Cancel(self.conn, cell)) {
+                self.inner.workers.ask_late(&handle, |asked| asked.cancels.push((conn, cell)));
             }
         }
     }

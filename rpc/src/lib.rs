@@ -66,6 +66,7 @@ mod here;
 #[doc(hidden)]
 pub mod id;
 mod large;
+mod late;
 pub mod layer;
 pub mod lend;
 pub mod local;

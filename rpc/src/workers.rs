@@ -16,6 +16,7 @@ use crate::{
     command::Command,
     config::Limits,
     here,
+    late::{Asked, Late},
     node::Node,
     provider::Any,
     reach::{Reach, Worker},
@@ -45,9 +46,10 @@ pub(crate) fn offer(handle: &Handle, command: Command) -> Result<(), Command> {
     handle.offer(command, Duration::ZERO)
 }
 
-/// Has a worker say goodbye on a connection of ours. If its inbox stays full, the connection ends with the worker.
-pub(crate) fn close(handle: &Handle, conn: ConnId) {
-    let _ = handle.close(conn);
+/// Has a worker say goodbye on a connection of ours. If its inbox stays full (`false`), the connection ends with the worker, or
+/// [later](WorkerSet::ask_late).
+pub(crate) fn close(handle: &Handle, conn: ConnId) -> bool {
+    handle.close(conn).is_ok()
 }
 
 impl<P: Provider> Worker for WorkerHandle<P, Node> {
@@ -81,6 +83,8 @@ pub(crate) struct WorkerSet {
     /// Of all clients on them: one for each client would be most of what a client at rest keeps. None for a server.
     pool: OnceLock<Pool>,
     pool_size: usize,
+    /// For each worker.
+    late: Vec<Arc<Late>>,
 }
 
 impl WorkerSet {
@@ -92,18 +96,30 @@ impl WorkerSet {
         shared: Arc<Shared>,
     ) -> Result<Self, StartError> {
         let counters: Vec<Arc<Counters>> = (0..plan.config().workers).map(|_| Arc::default()).collect();
-        let counted = counters.clone();
+        let late: Vec<Arc<Late>> = counters.iter().map(|_| Arc::default()).collect();
+        let (counted, asked) = (counters.clone(), late.clone());
         let (runtime, woken) = (shared.runtime.clone(), Arc::clone(&shared.woken));
         let within = move |run: &mut dyn FnMut()| enter(runtime.as_deref(), run);
         let workers = Workers::spawn_with(provider, plan, within, move |index, way: &Handle| {
             here::serve(&shared);
             let reach = Reach::new(limits.tasks_max, Arc::clone(&shared.drains));
             reach.set(way.clone());
-            let counters = Arc::clone(&counted[index]);
-            Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters)
+            let (counters, late) = (Arc::clone(&counted[index]), Arc::clone(&asked[index]));
+            Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters, late)
         })?;
         let pool_size = limits.window + limits.waiting_max.min(1024);
-        Ok(Self { workers, counters, woken, pool: OnceLock::new(), pool_size })
+        Ok(Self { workers, counters, woken, pool: OnceLock::new(), pool_size, late })
+    }
+
+    /// Asks something of the worker of `handle` although its inbox is full. Of one that has panicked nothing is to be asked: its calls
+    /// and connections have ended.
+    #[cold]
+    pub(crate) fn ask_late(&self, handle: &Handle, add: impl FnOnce(&mut Asked)) {
+        let mut places = self.workers.stations().iter().zip(&self.late);
+        if let Some((_, late)) = places.find(|(place, _)| place.handle().is_same(handle)) {
+            late.ask(add);
+            handle.ring();
+        }
     }
 
     /// Places for the answers of handed-off calls.
@@ -178,7 +194,7 @@ pub(crate) fn inline(
 ) -> Result<(Inline<Any, Node>, Arc<Counters>), StartError> {
     let reach = Reach::new(limits.tasks_max, Arc::clone(&shared.drains));
     let counters = Arc::<Counters>::default();
-    let node = Node::new(limits, registry, shared, Arc::clone(&reach), Arc::clone(&counters));
+    let node = Node::new(limits, registry, shared, Arc::clone(&reach), Arc::clone(&counters), Arc::default());
     let inline = Inline::new(provider, plan, node)?;
     reach.set(inline.handle());
     Ok((inline, counters))

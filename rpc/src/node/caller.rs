@@ -1,6 +1,6 @@
 //! The caller's role: requests leave, calls end. Responses arrive in `responses`.
 
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use gimmal_engine::{
     Head, Io,
@@ -19,6 +19,7 @@ use crate::{
     error::TransportError,
     frame::{self, Flags, Kind, REQUEST_BYTES, RequestHead},
     id::CallId,
+    late::Asked,
     method::Method,
     response::Response,
     status::{Code, Fate, Status},
@@ -318,16 +319,36 @@ impl Node {
     }
 
     /// The caller dropped a call that was handed off.
-    pub(super) fn cancel_cell<P: Port>(
-        &mut self,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        cell: &std::sync::Arc<CallCell>,
-    ) {
+    pub(super) fn cancel_cell<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, cell: &Arc<CallCell>) {
         let key = CallKey::from_bits(cell.key());
         if self.conns.get_mut(conn).is_some_and(|here| here.calls.belongs(key, cell)) {
             self.cancel(io, conn, key);
         }
+    }
+
+    /// Does what was asked of this worker while its inbox was full. Returns whether some of it is still to be done: a call may be in
+    /// the inbox, and what cancels it comes before it.
+    #[cold]
+    pub(super) fn asked_late<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
+        let Asked { mut cancels, closes } = self.late.take();
+        for (conn, negotiated) in closes {
+            if io.negotiated(conn).is_some_and(|here| here.nonce == negotiated.nonce) {
+                io.close(conn);
+            }
+        }
+        cancels.retain(|(conn, cell)| {
+            // Who answers it has the cell, too, until the call has ended.
+            let lives = || Arc::strong_count(cell) > 1;
+            if lives() {
+                self.cancel_cell(io, self.successor(*conn), cell);
+            }
+            lives()
+        });
+        let waits = !cancels.is_empty();
+        if waits {
+            self.late.ask(|asked| asked.cancels.append(&mut cancels));
+        }
+        waits
     }
 
     /// Nobody waits for a call any more.

@@ -78,6 +78,7 @@ use crate::{
     frame::{BARE_REQUEST, BARE_RESPONSE, Flags},
     here,
     id::CallId,
+    late::Late,
     memory::Ended,
     reach::Reach,
     response::Response,
@@ -142,6 +143,7 @@ pub(crate) struct Node {
     shared: Arc<Shared>,
     reach: Arc<Reach>,
     counters: Arc<Counters>,
+    late: Arc<Late>,
     conns: ConnMap<Conn>,
     tasks: Tasks,
     /// Calls of closed connections whose response the worker's own thread has not taken.
@@ -188,6 +190,7 @@ impl Node {
         shared: Arc<Shared>,
         reach: Arc<Reach>,
         counters: Arc<Counters>,
+        late: Arc<Late>,
     ) -> Self {
         let seats = (0..registry.len()).map(|_| Seat::default()).collect();
         // What a worker before this one was serving when it panicked.
@@ -202,6 +205,7 @@ impl Node {
             shared,
             reach,
             counters,
+            late,
             conns: ConnMap::new(),
             closed: Vec::new(),
             closings: VecDeque::with_capacity(REMEMBERED),
@@ -350,6 +354,8 @@ impl Conn {
 impl Drop for Node {
     fn drop(&mut self) {
         self.reach.forget_lanes();
+        // Of calls that end with this.
+        drop(self.late.take());
         for (_, here) in self.conns.iter_mut() {
             here::leave(&here.peer.negotiated);
         }
@@ -541,6 +547,9 @@ impl App for Node {
         }
         if now >= self.next_deadline {
             acted |= self.expire(io);
+        }
+        if self.late.any() {
+            acted |= self.asked_late(io);
         }
         // Over a device a turn that finds nothing may come late, so nobody waits for it.
         let waits = self.waking.end_turn(if P::IN_MEMORY { self.calls_live } else { 0 });

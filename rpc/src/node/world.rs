@@ -64,7 +64,8 @@ pub(crate) fn node<P: Provider>(
     let (plan, limits) = config.clone().validate().unwrap();
     let (reach, counters) = (Reach::new(limits.tasks_max, Arc::default()), Arc::<Counters>::default());
     let registry = Arc::new(Registry::new(services).unwrap());
-    let node = Node::new(limits, registry, Arc::default(), Arc::clone(&reach), Arc::clone(&counters));
+    let (shared, late) = (Arc::default(), Arc::default());
+    let node = Node::new(limits, registry, shared, Arc::clone(&reach), Arc::clone(&counters), late);
     let inline = Inline::new(sim, &plan, node).unwrap();
     reach.set(inline.handle());
     (inline, counters)
