@@ -70,6 +70,8 @@ impl Alarm {
     /// Wakes `waker` at `at`. Without a thread for it, it is woken at once, and looks again: slower, and right.
     pub(crate) fn new(at: Instant, waker: &Waker) -> Self {
         let timer = TIMER.get_or_init(Timer::default);
+        // Foreign code: not under the lock.
+        let waker = waker.clone();
         let mut alarms = timer.alarms();
         if !alarms.is_running {
             let timer = thread::spawn("gimmal-timer", || TIMER.get_or_init(Timer::default).run());
@@ -77,11 +79,12 @@ impl Alarm {
         }
         alarms.next += 1;
         let key = (at, alarms.next);
-        if alarms.is_running {
-            alarms.wakers.insert(key, waker.clone());
-        } else {
-            waker.wake_by_ref();
+        if !alarms.is_running {
+            drop(alarms);
+            wake(waker);
+            return Self { key };
         }
+        alarms.wakers.insert(key, waker);
         let is_first = alarms.wakers.first_key_value().is_some_and(|(first, _)| *first == key);
         drop(alarms);
         if is_first {

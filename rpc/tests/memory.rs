@@ -22,6 +22,7 @@ use gimmal_rpc::{
 
 for_each_scheme! {
     memory_is_read_and_changed_by_the_caller
+    an_access_ends_with_the_driver_of_its_client
 }
 
 const BYTES: usize = 4096;
@@ -225,6 +226,18 @@ fn a_caller_is_shown_256_pieces_at_most() {
     assert_eq!(all.len(), 256);
     assert_eq!(client.piece().wait(), Err(gimmal_rpc::CallError::App(true)));
     assert!(all.iter().all(|piece| piece.fetch_add(client.channel(), 0, 1).wait() == Ok(0)));
+}
+
+/// Nobody takes turns for it any more.
+fn an_access_ends_with_the_driver_of_its_client(scheme: &str) {
+    let (server, _store) = serve(&address(scheme, "memory"));
+    let client = local(&server.address().to_string());
+    let memory = client.open().wait().unwrap();
+    let driver = client.channel().driver().unwrap();
+    let access = memory.fetch_add(client.channel(), 0, 1);
+    drop(driver);
+    let closed = TransportError::Access { error: AccessError::Closed, fate: Fate::MaybeRan };
+    assert!(matches!(polled(access), Err(error) if error == closed));
 }
 
 /// An access needs no turn of the server: the handler that blocks its worker sees it end, or is told that it waits for itself.

@@ -14,13 +14,15 @@ use std::{
 
 use common::{address, config, until};
 use gimmal_rpc::{
-    Behind, CallError, CallOptions, Client, Code, ConnectError, Cx, Fate, Instant, ReadError, Retry,
+    Behind, CallError, CallOptions, Client, Code, ConnectError, Cx, Fate, Hedge, Instant, ReadError, Retry,
     RetryPolicy, Server, Sink, Stream, StreamError, Topic, TransportError, codec::EncodeError,
 };
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Within {
     async fn echo(&self, cx: &Cx, number: u64) -> u64;
+    #[idempotent]
+    async fn repeat(&self, cx: &Cx, number: u64) -> u64;
     /// Waits for a call to this very server; what it came to, and after how many ms.
     async fn wait(&self, cx: &Cx) -> (Came, u64);
     #[inline]
@@ -119,12 +121,18 @@ impl Within for User {
         number
     }
 
+    async fn repeat(&self, _: &Cx, number: u64) -> u64 {
+        number
+    }
+
     async fn wait(&self, _: &Cx) -> (Came, u64) {
         timed(|| {
             // A layer around it hands the refusal on, and does not try again.
             let again = WithinClient::new(Retry::new(self.own().channel().clone(), RetryPolicy::default()));
-            let both = [came(&self.own().echo(7).wait()), came(&again.echo(7).wait())];
-            if both[0] == both[1] { both[0] } else { Came::Otherwise }
+            let hedged = Hedge::new(self.own().channel().clone(), Duration::from_millis(1));
+            let first = came(&self.own().echo(7).wait());
+            let others = [again.echo(7).wait(), WithinClient::new(hedged).repeat(7).wait()];
+            if others.iter().all(|other| came(other) == first) { first } else { Came::Otherwise }
         })
     }
 

@@ -12,6 +12,7 @@ use crate::{
     cell::block,
     channel::{Beside, CallOptions, Channel, SLEEP, Ticket},
     codec::Compose,
+    here,
     memory::{Accessor, Handed},
     method::Method,
     response::Response,
@@ -138,6 +139,20 @@ impl<C: Channel> Hedged<C> {
         }
         Poll::Pending
     }
+
+    /// Waits on a worker's thread, which may be the one that would have to bring the answer: each call's own wait knows. It blocks, so
+    /// no second call is made.
+    #[cold]
+    fn wait_on_worker(&mut self) -> Response {
+        let mut response = Response::taken();
+        for ticket in self.tickets.iter_mut().flatten() {
+            response = ticket.wait();
+            if repeatable(&response).is_none() {
+                break;
+            }
+        }
+        response
+    }
 }
 
 impl<C: Channel> Ticket for Hedged<C> {
@@ -173,6 +188,9 @@ impl<C: Channel> Ticket for Hedged<C> {
             let idle =
                 self.spare.as_ref().map_or(SLEEP, |spare| spare.at.remaining().max(Duration::from_nanos(1)));
             if !channel.drive(idle) {
+                if here::is_worker() {
+                    return self.wait_on_worker();
+                }
                 return block(|context| self.poll(&mut Context::from_waker(context.waker())));
             }
         }

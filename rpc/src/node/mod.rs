@@ -474,6 +474,12 @@ impl App for Node {
             self.closings.pop_front();
         }
         self.closings.push_back((conn, reason.clone()));
+        while let Some((key, _)) = self.accesses.range((conn, 0)..=(conn, u64::MAX)).next()
+            && let Some(responder) = self.accesses.remove(&{ *key })
+        {
+            // The port has told of them, unless nobody takes turns any more.
+            responder.complete(Err(TransportError::of_access(AccessError::Closed)));
+        }
         if let Some(mut gone) = self.conns.remove(conn) {
             here::leave(&gone.peer.negotiated);
             self.end_handlers(&mut gone);
