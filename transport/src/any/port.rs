@@ -1,7 +1,7 @@
 //! The sub-ports of one poll thread, behind one descriptor.
 //!
-//! A sub-port without connections costs a load and a branch a turn: it is neither polled nor armed, and its
-//! descriptor is not in the epoll. With one that has some, a poll is that one's poll and a look at its new events.
+//! A sub-port without connections costs a load and a branch a turn, once nothing is left of those that it had: it is
+//! neither polled nor armed, and its descriptor is not in the epoll. With one that has some, a poll is that one's poll and a look at its new events.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -30,6 +30,18 @@ pub enum AnyLink {
     Verbs(<Verbs as Provider>::Link),
     /// TCP.
     Tcp(<Tcp as Provider>::Link),
+}
+
+impl AnyLink {
+    /// Closes because this process has no place for it.
+    fn tell_lack(self) {
+        match self {
+            Self::Shm(link) => link.tell_lack(),
+            // Its end is told by the device, without a cause.
+            Self::Verbs(_) => {}
+            Self::Tcp(link) => link.tell_lack(),
+        }
+    }
 }
 
 /// The data side of [`Any`](super::Any); see [`Port`].
@@ -178,6 +190,9 @@ impl AnyPort {
         if batch.room() == 0 {
             self.first = (first + 1) % PROVIDERS;
         }
+        if self.used.has_leavers {
+            for_used!(PROVIDERS; self.as_mut, |port, number| self.used.forget(number, port));
+        }
     }
 
     /// The next run of one that is not shared memory.
@@ -244,13 +259,20 @@ impl Port for AnyPort {
     fn adopt(&mut self, link: AnyLink, now: Time) -> Result<ConnId, PortError> {
         let (live, limit) = (self.used.connections(), self.config.connections);
         if live >= limit {
+            link.tell_lack();
             let (value, limit) = (u64::from(live) + 1, limit.into());
             return Err(PortError::Limit { field: "connections", value, limit });
         }
         match link {
-            AnyLink::Shm(link) => self.used.adopt(SHM, self.shm.as_mut(), link, now),
-            AnyLink::Verbs(link) => self.used.adopt(VERBS, self.verbs.as_mut(), link, now),
-            AnyLink::Tcp(link) => self.used.adopt(TCP, self.tcp.as_mut(), link, now),
+            AnyLink::Shm(link) => {
+                self.used.adopt(SHM, self.shm.as_mut(), link, now, |link| AnyLink::Shm(link).tell_lack())
+            }
+            AnyLink::Verbs(link) => self
+                .used
+                .adopt(VERBS, self.verbs.as_mut(), link, now, |link| AnyLink::Verbs(link).tell_lack()),
+            AnyLink::Tcp(link) => {
+                self.used.adopt(TCP, self.tcp.as_mut(), link, now, |link| AnyLink::Tcp(link).tell_lack())
+            }
         }
     }
 

@@ -10,12 +10,13 @@ use super::{
     used::{IDLE_EVERY, IDLE_LOOKS},
 };
 use crate::{
-    Address, Batch, Chain, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit, ListenOptions,
-    Listener, Look, Port, PortConfig, Provider, Staged, Tag, Time, Wait, kernel,
+    Address, Batch, Chain, CloseReason, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit,
+    ListenOptions, Listener, Look, Port, PortConfig, PortError, Provider, Staged, Tag, Time, Wait, kernel,
     testing::{self, Came},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(60);
 
 /// Two ports with a connection over each provider.
 struct Pair {
@@ -128,4 +129,83 @@ fn an_idle_provider_wakes_a_port_that_sleeps() {
     assert!(!fds[0].revents().is_empty());
     pair.ports[1].disarm();
     pair.found(1, pair.tcp[1], 2);
+}
+
+/// Both ends of a link over `address`, the active one for `ports[0]`.
+fn links(any: &Any, ports: &[AnyPort; 2], address: &Address) -> [super::AnyLink; 2] {
+    let options = ListenOptions { backlog: 8, ..ListenOptions::default() };
+    let mut listener = any.listen(address, &options).unwrap();
+    let mut connecting =
+        any.connect(&listener.address(), &ports[0].gate(), &ConnectOptions::default()).unwrap();
+    let until = Instant::now() + LONG;
+    let incoming = loop {
+        assert!(connecting.poll(Duration::ZERO).is_none() && Instant::now() < until, "a client is there");
+        if let Some(incoming) = listener.accept(Duration::from_millis(10)).unwrap() {
+            break incoming;
+        }
+    };
+    let accepted = incoming.accept(&ports[1].gate()).unwrap();
+    [connecting.poll(LONG).expect("the server answered").unwrap(), accepted]
+}
+
+/// What comes to `port` at `now` until its next `Closed`, and why it came.
+fn closed(port: &mut AnyPort, now: Time) -> CloseReason {
+    let (mut batch, until) = (Batch::new(16), Instant::now() + LONG);
+    loop {
+        for came in testing::poll(port, now, &mut batch) {
+            if let Came::Closed { reason, .. } = came {
+                return reason;
+            }
+        }
+        assert!(Instant::now() < until, "it does not close");
+    }
+}
+
+/// A worker has as many connections as it may have: one more is told why it ends.
+#[test]
+fn a_connection_beyond_the_limit_of_a_worker_is_told_why() {
+    let any = Any::new();
+    for (number, url) in ["mem://any-beyond", "tcp://127.0.0.1:0"].iter().enumerate() {
+        let one = PortConfig { connections: 1, ..PortConfig::default() };
+        let mut ports = [PortConfig::default(), one].map(|config| any.open_port(&config).unwrap());
+        let mut named = |at: u32| {
+            let url = if number == 0 { format!("{url}-{at}") } else { (*url).to_owned() };
+            let [active, passive] = links(&any, &ports, &url.parse().unwrap());
+            let active = ports[0].adopt(active, Time(0)).unwrap();
+            (active, ports[1].adopt(passive, Time(0)))
+        };
+        let (_, first) = named(0);
+        first.unwrap();
+        let (_, second) = named(1);
+        assert!(matches!(second, Err(PortError::Limit { field: "connections", .. })), "{second:?}");
+        assert_eq!(closed(&mut ports[0], Time(0)), CloseReason::PeerLacks, "{url}");
+    }
+}
+
+/// The last connection of TCP ends here and its peer never closes: its socket goes when its time is over, though there is no
+/// connection left to poll for.
+#[test]
+fn what_the_last_connection_left_behind_is_seen_to() {
+    let any = Any::new();
+    let mut ports = [(); 2].map(|()| any.open_port(&PortConfig::default()).unwrap());
+    let [held, passive] = links(&any, &ports, &"tcp://127.0.0.1:0".parse().unwrap());
+    let conn = ports[1].adopt(passive, Time(0)).unwrap();
+    ports[1].close(conn, CloseReason::Local, Time(0));
+    assert_eq!(closed(&mut ports[1], Time(0)), CloseReason::Local);
+    let due = ports[1].deadline();
+    assert!(due < Time::NEVER && ports[1].used.is_used(TCP), "its socket is still there");
+    let (mut now, mut batch) = (due, Batch::new(16));
+    let until = Instant::now() + LONG;
+    while ports[1].used.is_used(TCP) {
+        now = now.plus(Duration::from_millis(100));
+        assert!(testing::poll(&mut ports[1], now, &mut batch).is_empty());
+        assert!(Instant::now() < until, "it is never over");
+    }
+    assert_eq!(ports[1].deadline(), Time::NEVER);
+    // And the next one is served as the first was.
+    let [active, passive] = links(&any, &ports, &"tcp://127.0.0.1:0".parse().unwrap());
+    let conns = [ports[0].adopt(active, now).unwrap(), ports[1].adopt(passive, now).unwrap()];
+    ports[1].close(conns[1], CloseReason::Local, now);
+    assert_eq!(closed(&mut ports[0], now), CloseReason::Peer);
+    drop(held);
 }

@@ -1,4 +1,4 @@
-//! Which sub-ports are used: those with connections. The others cost a load and a branch.
+//! Which sub-ports are used: those with connections, or with something to end. The others cost a load and a branch.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -12,12 +12,16 @@ pub(super) const IDLE_LOOKS: u32 = 256;
 /// An idle one is looked at every so many times: every 64 turns, as a turn looks again behind what it found.
 pub(super) const IDLE_EVERY: u32 = 128;
 
-/// Which sub-ports are used: those with connections.
+/// Which sub-ports are used: those with connections, or with something to end.
 #[derive(Debug)]
 pub(super) struct Used {
     /// Connections of each provider, until their `Closed` was polled.
     live: [u32; PROVIDERS],
-    /// The only one that is used; `PROVIDERS` when there are none or several.
+    /// Those that are polled. One without connections is until it has no deadline: what its connections left behind ends by then.
+    used: [bool; PROVIDERS],
+    /// Some are used and have no connections.
+    pub(super) has_leavers: bool,
+    /// The only one that is used; `PROVIDERS` when there are none or several, or it has no connections.
     pub(super) sole: usize,
     pub(super) epoll: OwnedFd,
     /// Looks in vain at each since it moved something last.
@@ -35,6 +39,8 @@ impl Used {
     pub(super) fn new(epoll: OwnedFd) -> Self {
         Self {
             live: [0; PROVIDERS],
+            used: [false; PROVIDERS],
+            has_leavers: false,
             sole: PROVIDERS,
             epoll,
             vain: [0; PROVIDERS],
@@ -52,7 +58,7 @@ impl Used {
     }
 
     pub(super) const fn is_used(&self, number: usize) -> bool {
-        self.live[number] > 0
+        self.used[number]
     }
 
     /// The only one that is to be flushed; `PROVIDERS` when all are.
@@ -69,7 +75,7 @@ impl Used {
         self.alone = self.alone.saturating_sub(1);
         #[cfg(test)]
         self.made.iter_mut().enumerate().for_each(|(number, made)| {
-            *made += u32::from(self.live[number] > 0 && (attended == number || attended == PROVIDERS));
+            *made += u32::from(self.used[number] && (attended == number || attended == PROVIDERS));
         });
         attended
     }
@@ -100,7 +106,7 @@ impl Used {
 
     /// Shared memory is never idle: a look costs a few loads.
     const fn is_awake(&self, number: usize) -> bool {
-        self.live[number] > 0 && (number == SHM || self.vain[number] <= IDLE_LOOKS)
+        self.used[number] && (number == SHM || self.vain[number] <= IDLE_LOOKS)
     }
 
     /// After a sleep the next look is at all of them.
@@ -145,18 +151,28 @@ impl Used {
         self.alone = 0;
         let mut used = (0..PROVIDERS).filter(|number| self.is_used(*number));
         self.sole = match (used.next(), used.next()) {
-            (Some(sole), None) => sole,
+            (Some(sole), None) if self.live[sole] > 0 => sole,
             _ => PROVIDERS,
         };
+        self.has_leavers = (0..PROVIDERS).any(|number| self.is_used(number) && self.live[number] == 0);
     }
 
     #[cold]
-    pub(super) fn left(&mut self, number: usize, port: &impl Port) {
+    fn left(&mut self, number: usize, port: &impl Port) {
         self.live[number] = self.live[number].saturating_sub(1);
+        self.forget(number, port);
         self.find_sole();
-        if self.live[number] == 0
-            && let Err(errno) = epoll::delete(&self.epoll, port.wait_fd())
-        {
+    }
+
+    /// A sub-port without connections is used no more, once nothing of them is left to end.
+    #[cold]
+    pub(super) fn forget(&mut self, number: usize, port: &impl Port) {
+        if !self.used[number] || self.live[number] > 0 || port.deadline() != Time::NEVER {
+            return;
+        }
+        self.used[number] = false;
+        self.find_sole();
+        if let Err(errno) = epoll::delete(&self.epoll, port.wait_fd()) {
             tracing::debug!(%errno, "a descriptor could not leave the epoll");
         }
     }
@@ -175,9 +191,14 @@ impl Used {
         port: Option<&mut P>,
         link: P::Link,
         now: Time,
+        tell_lack: impl FnOnce(P::Link),
     ) -> Result<ConnId, PortError> {
         let port = port.ok_or(PortError::NotOpened { provider: "of this link" })?;
-        self.watch(number, port)?;
+        if let Err(error) = self.watch(number, port) {
+            tell_lack(link);
+            return Err(error);
+        }
+        self.used[number] = true;
         self.live[number] += 1;
         self.stir(number);
         self.find_sole();

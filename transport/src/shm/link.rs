@@ -60,6 +60,13 @@ pub struct ShmLink {
     pub(super) handshake_timeout: Duration,
 }
 
+impl ShmLink {
+    /// Closes because this process has no place for it.
+    pub(crate) fn tell_lack(self) {
+        self.end.tell_lack();
+    }
+}
+
 /// What shared memory can do.
 pub(super) const CAPABILITIES: Capabilities = Capabilities {
     ring: true,

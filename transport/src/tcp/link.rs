@@ -27,7 +27,7 @@ pub struct TcpLink {
 
 impl TcpLink {
     /// Closes because this process has no place for it.
-    pub(super) fn tell_lack(mut self) {
+    pub(crate) fn tell_lack(mut self) {
         let _ = self.wire.say(&Record::Goodbye { how: LACKS }.encode());
         self.wire.end();
     }
