@@ -103,7 +103,7 @@ pub(crate) fn spare() -> Option<OwnedFd> {
 }
 
 /// Waits until `fd` is readable or `until` has come; whether it is. A signal ends it sooner.
-#[cfg(feature = "shm")]
+#[cfg(any(feature = "shm", feature = "tcp"))]
 pub(crate) fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
     use rustix::event::{PollFd, PollFlags};
     wait(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], until)

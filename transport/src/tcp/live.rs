@@ -8,7 +8,7 @@ use super::{
     bulk::Serving,
     gate::Shared,
     link::TcpLink,
-    outgoing::{Outgoing, Went},
+    outgoing::{BulkPiece, Outgoing, Went},
     receive::{Head, Receiver},
     record::{ASK_BYTES, Ask, Record},
     requests::Requests,
@@ -39,6 +39,8 @@ pub(super) struct Live {
     pub(super) out: Outgoing,
     pub(super) requests: Requests,
     serving: Serving,
+    /// The next piece of bulk is one that the peer asked for, if there is one.
+    serves_next: bool,
     body: Body,
     /// Until when the peer's grant has to come; `None`: it has.
     pub(super) greeting_until: Option<Time>,
@@ -48,6 +50,8 @@ pub(super) struct Live {
     over: Option<CloseReason>,
     /// How a call that sends failed: nothing more is sent.
     broken: Option<&'static str>,
+    /// The last word to the peer, which leaves behind all else.
+    goodbye: Option<u64>,
     /// It waits in the list of those that have something to send.
     pub(super) is_listed: bool,
     /// The kernel took not all.
@@ -113,11 +117,13 @@ impl Live {
             requests: Requests::new(id, memory, negotiated.initiator_depth.granted),
             serving: Serving::new(id, negotiated.responder_resources.granted, config.bulk_piece_bytes),
             negotiated,
+            serves_next: false,
             body: Body::None,
             greeting_until: (!is_granted).then(|| now.plus(handshake_timeout)),
             is_told: false,
             over: None,
             broken: None,
+            goodbye: None,
             is_listed: false,
             is_blocked: false,
             is_parked: false,
@@ -417,7 +423,7 @@ impl Live {
         }
         let frames = counters.frames_sent + counters.frames_received;
         if self.out.wants_bulk()
-            && let Some(piece) = self.requests.next_piece().or_else(|| self.serving.next_piece(frames))
+            && let Some(piece) = self.next_piece(frames)
         {
             self.out.put_bulk(piece);
         }
@@ -433,6 +439,18 @@ impl Live {
             Err(errno) => self.broken = Some(gone(errno)),
         }
         self.broken.is_none() && (self.is_blocked || self.has_out())
+    }
+
+    /// The next piece of bulk: of our writes and of the peer's requests by turns, so that neither waits for the end of the other.
+    fn next_piece(&mut self, frames: u64) -> Option<BulkPiece> {
+        let Self { requests, serving, .. } = self;
+        let piece = if self.serves_next {
+            serving.next_piece(frames).or_else(|| requests.next_piece())
+        } else {
+            requests.next_piece().or_else(|| serving.next_piece(frames))
+        }?;
+        self.serves_next = piece.request.is_some();
+        Some(piece)
     }
 
     /// Whether something is to be sent.
@@ -456,20 +474,27 @@ impl Live {
             _ => CLOSED,
         };
         self.out.end();
-        self.out.say(Record::Goodbye { how }, &[]);
+        self.goodbye = Some(how);
     }
 
-    /// Sends what is left of a connection that has ended. Whether it is all out.
+    /// Sends what is left of a connection that has ended, and its goodbye behind that: of records, one that left in part goes before
+    /// frames. Whether it is all out.
     pub(super) fn push_last(&mut self) -> bool {
-        let mut went = Ok((Went::All, None));
-        while matches!(went, Ok((Went::All, _))) {
-            went = self.out.send(&mut self.wire);
+        loop {
+            match self.out.send(&mut self.wire) {
+                Ok((Went::All, _)) => {}
+                Ok((Went::Part, _)) => return false,
+                Ok((Went::Nothing, _)) => match self.goodbye.take() {
+                    Some(how) => {
+                        self.out.say(Record::Goodbye { how }, &[]);
+                    }
+                    None => break,
+                },
+                Err(_) => break,
+            }
         }
-        let is_out = !matches!(went, Ok((Went::Part, _)));
-        if is_out {
-            self.wire.end();
-        }
-        is_out
+        self.wire.end();
+        true
     }
 }
 

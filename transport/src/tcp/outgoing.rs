@@ -194,9 +194,10 @@ impl Outgoing {
         }
     }
 
-    /// No frame is staged any more; what was staged and not flushed is lost.
-    pub(super) const fn end(&mut self) {
+    /// No frame is staged any more. What was staged and not flushed is lost, and so is a piece of bulk that has not begun.
+    pub(super) fn end(&mut self) {
         (self.limit, self.tx) = (0, self.flushed);
+        self.bulk.take_if(|bulk| bulk.sent == 0);
     }
 
     /// Queues a record with its body. `false`: too many wait already.

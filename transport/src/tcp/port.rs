@@ -299,7 +299,9 @@ impl Wait for TcpPort {
     fn arm(&mut self) -> bool {
         self.table.push(true);
         let live = |index: &u32| self.table.slots[*index as usize].live.as_ref();
-        let has_work = !self.table.news.is_empty()
+        // An event loop was told once of all that the last look at the epoll set left there.
+        let has_work = self.table.has_more
+            || !self.table.news.is_empty()
             || self.table.listed.iter().filter_map(live).any(|live| !live.is_blocked)
             || self.table.active.iter().filter_map(live).any(|live| live.has_come());
         if has_work {

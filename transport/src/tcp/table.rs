@@ -27,6 +27,12 @@ const CREDIT_AGE: Duration = Duration::from_millis(5);
 pub(super) const REST_AFTER: Duration = Duration::from_millis(250);
 const RESTS_PER_LOOK: usize = 64;
 
+#[cfg(test)]
+thread_local! {
+    /// Searches of all slots for late handshakes, on this thread.
+    pub(super) static SEARCHES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// A place for a connection; used again under another generation.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -238,7 +244,10 @@ impl Table {
         for _ in 0..RESTS_PER_LOOK {
             let Some(&(_, conn)) = self.resting.front().filter(|(due, _)| *due <= now) else { return };
             self.resting.pop_front();
-            let Some((live, _)) = self.open(conn) else { continue };
+            let Some((live, _)) = self.open(conn) else {
+                self.forget_rest(conn);
+                continue;
+            };
             live.may_rest = std::mem::take(&mut live.has_moved);
             if !live.may_rest {
                 live.rest();
@@ -248,6 +257,15 @@ impl Table {
             if live.may_rest {
                 self.resting.push_back((now.plus(REST_AFTER), conn));
             }
+        }
+    }
+
+    /// A connection whose peer has not granted has nothing to give back; the grant moves it, and it is asked again.
+    fn forget_rest(&mut self, conn: ConnId) {
+        if let Some(live) = &mut self.slots[conn.index() as usize].live
+            && live.id == conn
+        {
+            live.may_rest = false;
         }
     }
 
@@ -359,13 +377,15 @@ impl Table {
             news.extend(event);
             stays
         });
-        if self.greetings > 0 {
+        if self.greetings > 0 && self.greeting_at <= now {
             self.end_late_greetings(now);
         }
     }
 
     fn end_late_greetings(&mut self, now: Time) {
         self.greeting_at = Time::NEVER;
+        #[cfg(test)]
+        SEARCHES.set(SEARCHES.get() + 1);
         for index in 0..self.slots.len() {
             match self.slots[index].live.as_ref().and_then(|live| live.greeting_until) {
                 Some(until) if until <= now => {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers, loud failures")]
 
+mod fair;
 mod foreign;
 mod handover;
 mod hostile;
