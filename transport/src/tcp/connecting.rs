@@ -102,8 +102,8 @@ impl TcpConnecting {
                     self.left = found.into();
                     self.dial(None)?;
                 }
-                Some(Err(errno)) => {
-                    let why = format!("the host cannot be resolved: {}", errno_text(errno));
+                Some(Err(error)) => {
+                    let why = format!("the host cannot be resolved: {error}");
                     return Err(ConnectError::Address { address: self.address.to_string(), why });
                 }
             },
@@ -119,7 +119,15 @@ impl TcpConnecting {
     fn dial(&mut self, failed: Option<Errno>) -> Result<(), ConnectError> {
         let mut failed = failed;
         while let Some(to) = self.left.pop_front() {
-            let socket = socket::open(&to).map_err(system("socket"))?;
+            let socket = match socket::open(&to) {
+                Ok(socket) => socket,
+                // This host has no IPv6, say: another address may be of the other kind.
+                Err(errno @ Errno::AFNOSUPPORT) => {
+                    failed = Some(errno);
+                    continue;
+                }
+                Err(errno) => return Err(system("socket")(errno).into()),
+            };
             match kernel::connect(&socket, &to) {
                 Ok(()) | Err(Errno::INPROGRESS | Errno::AGAIN) => {
                     let share = u32::try_from(self.left.len()).unwrap_or(u32::MAX).saturating_add(1);
@@ -167,10 +175,15 @@ impl TcpConnecting {
 
     /// Goes on with TLS. Behind it, says hello.
     fn secure(&mut self, mut wire: Wire) -> Result<(), ConnectError> {
-        if wire.secure().map_err(|cause| self.insecure(cause))? {
-            return self.greet(wire);
+        match wire.secure() {
+            Ok(true) => return self.greet(wire),
+            Ok(false) => self.step = Step::Securing { wire },
+            Err(cause @ TlsError::Plain) => {
+                let refused = wire.refused_plainly().map(|reason| self.rejected(reason.into()));
+                return Err(refused.unwrap_or_else(|| self.insecure(cause)));
+            }
+            Err(cause) => return Err(self.insecure(cause)),
         }
-        self.step = Step::Securing { wire };
         Ok(())
     }
 
@@ -232,8 +245,7 @@ impl TcpConnecting {
             }
             let refusal =
                 Refusal::decode(heard.bytes()).ok_or_else(|| self.foreign(RejectReason::NotOurs))?;
-            let (address, reason) = (self.address.to_string(), refusal.reason());
-            return Err(ConnectError::Rejected { address, reason, data: refusal.into_data() });
+            return Err(self.rejected(refusal));
         }
         match (is_keyed, bytes.starts_with(&CHALLENGE_MARK)) {
             (true, true) => read(heard, CHALLENGE_MARK.len() + CHALLENGE_BYTES),
@@ -282,6 +294,11 @@ impl TcpConnecting {
         ConnectError::Tls { address: self.address.to_string(), cause }
     }
 
+    fn rejected(&self, refusal: Refusal) -> ConnectError {
+        let (address, reason) = (self.address.to_string(), refusal.reason());
+        ConnectError::Rejected { address, reason, data: refusal.into_data() }
+    }
+
     fn foreign(&self, reason: RejectReason) -> ConnectError {
         ConnectError::Foreign { address: self.address.to_string(), reason }
     }
@@ -301,7 +318,7 @@ impl TcpConnecting {
         }
     }
 
-    fn step_name(&self) -> &'static str {
+    pub(super) fn step_name(&self) -> &'static str {
         match self.step {
             Step::Resolving(_) => "resolving its host",
             Step::Dialing { .. } => "connecting its socket",

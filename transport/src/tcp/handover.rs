@@ -5,7 +5,8 @@
 //!       ◄─ listening socket, this socket, silent clients ───── as it stops
 //! ```
 //! The name is abstract (unix(7)), so it belongs to the network namespace, as the port does. Both processes must have
-//! the same user. A process that cannot be handed the socket binds its own when the old one has gone.
+//! the same user. A process that cannot be handed the socket finds the address in use; a server of gimmal-rpc tries again
+//! until its patience ends, and binds its own socket when the old process has gone.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -65,20 +66,33 @@ impl Successors {
         Some(Self { socket })
     }
 
-    /// Hands `listening` and `clients` to the first that waits.
+    /// Hands `listening` and `clients` to the first that waits. `spare` is closed if there is no other descriptor to accept it
+    /// with.
     pub(super) fn hand_over<'a>(
         &'a self,
         listening: &'a OwnedFd,
         clients: impl Iterator<Item = &'a OwnedFd>,
+        mut spare: Option<OwnedFd>,
     ) {
         let sockets = [listening, &self.socket].into_iter().chain(clients);
         let fds: Vec<BorrowedFd<'_>> = sockets.map(AsFd::as_fd).collect();
-        while let Ok(next) = kernel::accept(&self.socket) {
-            if is_ours(&next) && send(&next, &fds).is_ok() {
-                tracing::info!("the listening socket was handed to the next process");
-                return;
+        loop {
+            match kernel::accept(&self.socket) {
+                Ok(next) if is_ours(&next) && send(&next, &fds).is_ok() => {
+                    tracing::info!("the listening socket was handed to the next process");
+                    return;
+                }
+                Ok(_) => {}
+                Err(Errno::MFILE | Errno::NFILE) if spare.take().is_some() => {}
+                Err(_) => return,
             }
         }
+    }
+
+    /// Whether a process waits.
+    #[cfg(test)]
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(kernel::wait_readable(self.socket.as_fd(), Instant::now()), Ok(true))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
@@ -39,7 +39,11 @@ const _: () = assert!(WAITING_MAX <= handover::CLIENTS_MAX);
 pub(super) const WAITING_OF_ONE_MAX: usize = WAITING_MAX / 2;
 /// That chance.
 const CHANCE: Duration = Duration::from_millis(100);
-/// Between two tries while there is no descriptor or memory for a client: the socket stays readable.
+/// Sockets that are accepted before the hellos of those that wait are looked for again.
+const SOCKETS_PER_ROUND: usize = 32;
+/// How long clients wait in the backlog for a descriptor or memory of this process before they are refused.
+const LACK_PATIENCE: Duration = Duration::from_millis(100);
+/// Between two tries meanwhile: the socket stays readable.
 const LACK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Listens on `tcp://host:port` or `tcp+tls://host:port`.
@@ -49,14 +53,21 @@ pub struct TcpListener {
     address: Address,
     tls: bool,
     options: ListenOptions,
+    /// Clients that were let in, the oldest first.
     waiting: VecDeque<Waiting>,
     /// Processes that wait to take over.
     successors: Option<Successors>,
     rejected: Arc<Rejected>,
     /// Closed to accept a client that is refused, when there is no other descriptor.
     spare: Option<OwnedFd>,
-    /// When to try again, while there is no descriptor for a client.
-    lack: Option<Instant>,
+    lack: Option<Lack>,
+}
+
+/// A client is in the backlog and cannot be accepted, for a reason that may pass.
+#[derive(Debug)]
+struct Lack {
+    since: Instant,
+    again: Instant,
 }
 
 /// A client that has not said hello, or has a key to prove.
@@ -84,6 +95,11 @@ impl Waiting {
     /// Whether nothing was read of it, or said to it.
     fn is_silent(&self) -> bool {
         self.heard.bytes().is_empty() && self.proving.is_none() && !self.wire.has_begun()
+    }
+
+    /// Whether it had its chance to say hello.
+    fn is_late(&self) -> bool {
+        self.since.elapsed() >= CHANCE
     }
 
     /// Reads what the client sent, if anything. Returns its hello when that is good and a key was proved where one is asked
@@ -181,13 +197,22 @@ impl TcpListener {
         Self { socket, address, tls, options, waiting, successors, rejected, spare, lack: None }
     }
 
-    /// Takes what waits in the socket's backlog, as far as it is let in.
+    /// Whether a process waits to take over.
+    #[cfg(test)]
+    pub(super) fn is_awaited(&self) -> bool {
+        self.successors.as_ref().is_some_and(Successors::is_awaited)
+    }
+
+    /// Takes what waits in the socket's backlog, as far as it is let in. Those that were let in before have been read: a hello
+    /// frees its place, so nobody goes who has said one.
     fn accept_sockets(&mut self) -> Result<(), ListenError> {
-        // Bounded, so that a flood of clients cannot keep us from those who have said hello.
-        for _ in 0..WAITING_MAX {
+        if self.lack.as_ref().is_some_and(|lack| !lack.again.has_passed()) {
+            return Ok(());
+        }
+        // Bounded, so that the next hellos are read before anybody is refused for want of a place.
+        for _ in 0..SOCKETS_PER_ROUND {
             let full = self.waiting.len() == WAITING_MAX;
-            let is_late = |oldest: &Waiting| oldest.since.elapsed() >= CHANCE;
-            if full && !self.waiting.front().is_some_and(is_late) {
+            if full && !self.waiting.front().is_some_and(Waiting::is_late) {
                 // The others wait in the backlog.
                 return Ok(());
             }
@@ -199,64 +224,95 @@ impl TcpListener {
                     return Err(ListenError::Port(system("accept4")(errno)));
                 }
                 Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    self.refuse_for_lack(errno);
+                    if self.refuse_for_lack(errno) {
+                        continue;
+                    }
                     return Ok(());
                 }
                 // A client that has gone, or an error of its network (accept(2)).
                 Err(_) => continue,
             };
             self.lack = None;
-            let source = source(&socket);
-            let is_of_one = |other: &Waiting| other.source == source;
-            if self.waiting.iter().filter(|other| is_of_one(other)).count() == WAITING_OF_ONE_MAX {
-                // Its oldest goes, if that had its chance: who is silent does not keep out who is not.
-                let oldest = self.waiting.iter().position(is_of_one);
-                let late = oldest.filter(|at| is_late(&self.waiting[*at]));
-                let Some(gone) = late.and_then(|at| self.waiting.remove(at)) else {
-                    self.reject(Wire::Plain(socket), RejectReason::Overloaded);
-                    continue;
-                };
-                self.reject(gone.wire, RejectReason::Overloaded);
-            }
-            if self.waiting.len() == WAITING_MAX
-                && let Some(oldest) = self.waiting.pop_front()
-            {
-                self.reject(oldest.wire, RejectReason::Overloaded);
-            }
-            socket::tune(&socket);
-            // Its files could be read when this began to listen, and what was read then stays in force.
-            let Ok(wire) = Wire::server(socket, self.tls.then_some(&self.options.tls)) else { continue };
-            self.waiting.push_back(Waiting::new(wire, &self.options));
+            self.let_in(socket);
         }
         Ok(())
     }
 
-    /// There is no descriptor or memory for a client: the oldest that is silent makes room, or the client is refused.
-    fn refuse_for_lack(&mut self, errno: Errno) {
-        if self.lack.is_none() {
+    /// Gives a client its place, or refuses it.
+    fn let_in(&mut self, socket: OwnedFd) {
+        let source = source(&socket);
+        let is_of_one = |other: &Waiting| other.source == source;
+        if self.waiting.iter().filter(|other| is_of_one(other)).count() == WAITING_OF_ONE_MAX {
+            // Its oldest goes, if that had its chance: who is silent does not keep out who is not.
+            let oldest = self.waiting.iter().position(is_of_one);
+            let late = oldest.filter(|at| self.waiting[*at].is_late());
+            let Some(gone) = late.and_then(|at| self.waiting.remove(at)) else {
+                return self.reject(Wire::Plain(socket), RejectReason::Overloaded);
+            };
+            self.reject(gone.wire, RejectReason::Overloaded);
+        }
+        if self.waiting.len() == WAITING_MAX
+            && let Some(oldest) = self.waiting.pop_front()
+        {
+            self.reject(oldest.wire, RejectReason::Overloaded);
+        }
+        socket::tune(&socket);
+        // Its files could be read when this began to listen, and what was read then stays in force.
+        if let Ok(wire) = Wire::server(socket, self.tls.then_some(&self.options.tls)) {
+            self.waiting.push_back(Waiting::new(wire, &self.options));
+        }
+    }
+
+    /// There is no descriptor or memory for a client: the oldest that is silent and had its chance makes room, or the client is
+    /// refused after it has waited for a while. Whether there may be room for the next one now.
+    fn refuse_for_lack(&mut self, errno: Errno) -> bool {
+        let now = Instant::now();
+        // accept(2) takes a descriptor before it looks for a client.
+        if !matches!(kernel::wait_readable(self.socket.as_fd(), now), Ok(true)) {
+            self.lack = None;
+            return false;
+        }
+        let lack = self.lack.get_or_insert_with(|| {
             let error = errno_text(errno.raw_os_error());
             tracing::warn!(error, address = %self.address, "clients cannot be accepted; trying again");
+            Lack { since: now, again: now }
+        });
+        lack.again = now + LACK_PAUSE;
+        let is_long = now - lack.since >= LACK_PATIENCE;
+        let silent = self.waiting.iter().position(|client| client.is_silent() && client.is_late());
+        if let Some(silent) = silent.and_then(|at| self.waiting.remove(at)) {
+            self.reject(silent.wire, RejectReason::Overloaded);
+            return true;
         }
-        self.lack = Some(Instant::now() + LACK_PAUSE);
-        if let Some(oldest) = self.waiting.pop_front() {
-            return self.reject(oldest.wire, RejectReason::Overloaded);
+        if !is_long {
+            return false;
         }
         self.spare = None;
-        if let Ok(socket) = kernel::accept(&self.socket) {
+        let refused = kernel::accept(&self.socket);
+        let is_refused = refused.is_ok();
+        if let Ok(socket) = refused {
             self.reject(Wire::Plain(socket), RejectReason::Overloaded);
         }
         self.spare = kernel::spare();
+        is_refused
     }
 
     /// The first waiting client whose hello is good.
     fn first_hello(&mut self) -> Option<TcpIncoming> {
-        let now = Instant::now();
-        for _ in 0..self.waiting.len() {
-            let mut client = self.waiting.pop_front()?;
-            match client.read(&self.options.keys) {
-                Ok(Some(hello)) => return Some(TcpIncoming::new(client.wire, hello, &self.options)),
-                Ok(None) if client.until <= now => self.reject(client.wire, RejectReason::Overloaded),
-                Ok(None) => self.waiting.push_back(client),
+        let (now, mut at) = (Instant::now(), 0);
+        while let Some(client) = self.waiting.get_mut(at) {
+            let hello = match client.read(&self.options.keys) {
+                Ok(Some(hello)) => Ok(hello),
+                Ok(None) if client.until <= now => Err(RejectReason::Overloaded),
+                Ok(None) => {
+                    at += 1;
+                    continue;
+                }
+                Err(reason) => Err(reason),
+            };
+            let client = self.waiting.remove(at)?;
+            match hello {
+                Ok(hello) => return Some(TcpIncoming::new(client.wire, hello, &self.options)),
                 Err(reason) => self.reject(client.wire, reason),
             }
         }
@@ -319,6 +375,10 @@ impl Listener for TcpListener {
     fn accept(&mut self, timeout: Duration) -> Result<Option<TcpIncoming>, ListenError> {
         let until = Instant::now() + timeout;
         loop {
+            // Those that were let in are read first, so that a hello that is there frees its place for the next one.
+            if let Some(incoming) = self.first_hello() {
+                return Ok(Some(incoming));
+            }
             self.accept_sockets()?;
             if let Some(incoming) = self.first_hello() {
                 return Ok(Some(incoming));
@@ -330,7 +390,7 @@ impl Listener for TcpListener {
             // A client that stays silent is dropped at its own time, whoever else comes.
             let full = self.waiting.len() == WAITING_MAX;
             let chance = self.waiting.front().filter(|_| full).map(|oldest| oldest.since + CHANCE);
-            let again = self.lack.filter(|again| *again > now);
+            let again = self.lack.as_ref().map(|lack| lack.again).filter(|again| *again > now);
             let turns = self.waiting.iter().map(|client| client.until);
             let turn = turns.chain(chance).chain(again).fold(until, Instant::min);
             let sockets = self.waiting.iter().map(|client| client.wire.socket());
@@ -354,7 +414,7 @@ impl Drop for TcpListener {
     fn drop(&mut self) {
         if let Some(successors) = &self.successors {
             let silent = self.waiting.iter().filter(|client| client.is_silent());
-            successors.hand_over(&self.socket, silent.map(|client| client.wire.socket()));
+            successors.hand_over(&self.socket, silent.map(|client| client.wire.socket()), self.spare.take());
         }
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn to_listen(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr
 #[derive(Debug)]
 pub(super) enum Targets {
     Known(Vec<SocketAddr>),
-    Asked(Receiver<Result<Vec<SocketAddr>, i32>>),
+    Asked(Receiver<Result<Vec<SocketAddr>, String>>),
 }
 
 impl Targets {
@@ -66,7 +66,8 @@ impl Targets {
         let (tell, told) = sync_channel(1);
         let host = host.to_owned();
         let started = thread::spawn("gimmal-resolve", move || {
-            let answer = look_up(&host, port).map_err(|error| error.raw_os_error().unwrap_or(0));
+            // Errors of names have words and no errno.
+            let answer = look_up(&host, port).map_err(|error| error.to_string());
             // Nobody waits for it any more.
             let _ = tell.send(answer);
         });
@@ -74,14 +75,16 @@ impl Targets {
         Ok(Self::Asked(told))
     }
 
-    /// The addresses, waiting at most `timeout`.
-    pub(super) fn poll(&mut self, timeout: Duration) -> Option<Result<Vec<SocketAddr>, i32>> {
+    /// The addresses, or why there are none, waiting at most `timeout`.
+    pub(super) fn poll(&mut self, timeout: Duration) -> Option<Result<Vec<SocketAddr>, String>> {
         match self {
             Self::Known(known) => Some(Ok(std::mem::take(known))),
             Self::Asked(told) => match told.recv_timeout(timeout) {
                 Ok(answer) => Some(answer),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(Err(0)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    Some(Err("the thread that asks ended without an answer".to_owned()))
+                }
             },
         }
     }

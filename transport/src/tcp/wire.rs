@@ -194,6 +194,19 @@ impl Wire {
         socket::drain(self.socket())
     }
 
+    /// The reason of a server that had no place for this handshake of TLS, and said so before the first word of TLS. Nobody vouches
+    /// for it, so it is no other reason: anybody on the way can end a handshake.
+    pub(super) fn refused_plainly(&self) -> Option<RejectReason> {
+        match self {
+            Self::Plain(_) => None,
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => {
+                let reason = Refusal::decode(session.unopened())?.reason();
+                matches!(reason, RejectReason::Overloaded | RejectReason::ShuttingDown).then_some(reason)
+            }
+        }
+    }
+
     /// The reason that a client is told whose handshake of TLS failed.
     pub(super) fn refusal(fault: &TlsError) -> RejectReason {
         match fault {
@@ -210,6 +223,8 @@ impl Wire {
             Some(TlsError::Plain) => drop(socket::say(self.socket(), &refusal.encode())),
             // An alert has told it.
             Some(fault) if !matches!(fault, TlsError::NotAllowed { .. }) => {}
+            // Of TLS nothing was said: see `refused_plainly`.
+            None if !self.has_begun() => drop(socket::say(self.socket(), &refusal.encode())),
             _ => drop(self.say(&refusal.encode())),
         }
         self.end();

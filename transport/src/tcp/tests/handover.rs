@@ -5,7 +5,7 @@ use crate::{
     ConnectError, ListenError, tcp::connecting::TcpConnecting, tcp::handover::WAITS, tcp::place::Targets,
 };
 
-fn taking(patience: Duration) -> ListenOptions {
+pub(super) fn taking(patience: Duration) -> ListenOptions {
     ListenOptions { take_over: patience, ..ListenOptions::default() }
 }
 

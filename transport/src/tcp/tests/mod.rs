@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers, loud failures")]
 
+mod burst;
 mod fair;
 mod foreign;
 mod handover;
 mod hostile;
 mod idle;
+mod names;
 mod record;
+mod shortage;
 mod sleep;
 mod stream;
 #[cfg(feature = "tls")]

@@ -1,6 +1,7 @@
 //! TLS: who is believed, who is refused and why, and what others who speak it make of us.
 
 mod flood;
+mod passing;
 
 use std::{
     process::{Child, Command, Stdio},

@@ -12,13 +12,18 @@ use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     client::{WebPkiServerVerifier, danger::ServerCertVerifier},
     crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
     version::TLS13,
 };
 
 use super::{PROTOCOL, verify::AnyName};
 use crate::{
+    Instant,
+    log_pace::LogPace,
     sync::lock::lock,
     tls::{
         choice::{Choice, Pair},
@@ -46,6 +51,21 @@ pub(super) struct ServerSide {
 pub(crate) struct Kept {
     client: Mutex<Option<Loaded<ClientSide>>>,
     server: Mutex<Option<Loaded<ServerSide>>>,
+    log: LogPace,
+}
+
+/// Why files are of no use.
+#[derive(PartialEq, Eq, Debug)]
+struct Useless {
+    cause: TlsError,
+    /// One of them could not be read, for want of a descriptor, say: that may pass although the file does not change again.
+    is_unread: bool,
+}
+
+impl From<TlsError> for Useless {
+    fn from(cause: TlsError) -> Self {
+        Self { cause, is_unread: false }
+    }
 }
 
 #[derive(Debug)]
@@ -65,12 +85,12 @@ fn stamp(path: &PathBuf) -> Stamp {
 impl Kept {
     /// What a client connects with now.
     pub(super) fn client(&self, choice: &Choice) -> Result<Arc<ClientSide>, TlsError> {
-        load(&self.client, choice, make_client)
+        load(&self.client, &self.log, choice, make_client)
     }
 
     /// What a server accepts with now.
     pub(super) fn server(&self, choice: &Choice) -> Result<Arc<ServerSide>, TlsError> {
-        load(&self.server, choice, make_server)
+        load(&self.server, &self.log, choice, make_server)
     }
 
     /// Whether a server can listen.
@@ -83,10 +103,10 @@ impl Kept {
 const AGAIN_MS: [u64; 4] = [1, 4, 16, 64];
 
 /// Reads files of which nothing is in force yet.
-fn first<T>(mut make: impl FnMut() -> Result<T, TlsError>) -> Result<T, TlsError> {
+fn first<T>(mut make: impl FnMut() -> Result<T, Useless>) -> Result<T, Useless> {
     let mut made = make();
     for pause_ms in AGAIN_MS {
-        if !matches!(made, Err(TlsError::File { .. })) {
+        if !matches!(made, Err(Useless { cause: TlsError::File { .. }, .. })) {
             break;
         }
         thread::sleep(Duration::from_millis(pause_ms));
@@ -98,8 +118,9 @@ fn first<T>(mut make: impl FnMut() -> Result<T, TlsError>) -> Result<T, TlsError
 /// What was read, unless a file has changed. Files that are of no use leave in force what was read before.
 fn load<T>(
     kept: &Mutex<Option<Loaded<T>>>,
+    log: &LogPace,
     choice: &Choice,
-    make: fn(&Choice) -> Result<T, TlsError>,
+    make: fn(&Choice) -> Result<T, Useless>,
 ) -> Result<Arc<T>, TlsError> {
     let pair = choice.certificate.iter().flat_map(|Pair { chain, key }| [chain, key]);
     let stamps: Vec<_> = pair.chain(&choice.authorities).map(stamp).collect();
@@ -118,17 +139,22 @@ fn load<T>(
             *kept = Some(Loaded { side: Arc::clone(&side), stamps });
             Ok(side)
         }
-        // Perhaps it is being written: the next change is looked at again.
-        (Err(error), Some(loaded)) => {
-            tracing::warn!(%error, "files of TLS have changed and are of no use; what was read before stays in force");
-            loaded.stamps = stamps;
+        (Err(Useless { cause: error, is_unread }), Some(loaded)) => {
+            if let Some(left_out) = log.line(Instant::now()) {
+                let what = "files of TLS have changed and are of no use; what was read before stays in force";
+                tracing::warn!(%error, left_out, "{what}");
+            }
+            // Perhaps it is being written: the next change is looked at again. What was not read is read by the next handshake.
+            if !is_unread {
+                loaded.stamps = stamps;
+            }
             Ok(Arc::clone(&loaded.side))
         }
-        (Err(error), None) => Err(error),
+        (Err(Useless { cause, .. }), None) => Err(cause),
     }
 }
 
-fn make_client(choice: &Choice) -> Result<ClientSide, TlsError> {
+fn make_client(choice: &Choice) -> Result<ClientSide, Useless> {
     let (provider, roots) = (provider(), roots(choice)?);
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
     let verifier: Arc<dyn ServerCertVerifier> = verifier.build().map_err(other)?;
@@ -147,13 +173,13 @@ fn make_client(choice: &Choice) -> Result<ClientSide, TlsError> {
     Ok(ClientSide { config: Arc::new(config), verifier })
 }
 
-fn make_server(choice: &Choice) -> Result<ServerSide, TlsError> {
+fn make_server(choice: &Choice) -> Result<ServerSide, Useless> {
     let why = "a server under TLS needs a certificate; give it one (`listen.tls.certificate`)";
     let pair = choice.certificate.as_ref().ok_or(TlsError::Incomplete { why })?;
     if choice.authorities.is_empty() && !choice.allowed.is_empty() {
         let why = "a server that allows some identities needs to know who vouches for them; name the authority \
                    (`listen.tls.authority`)";
-        return Err(TlsError::Incomplete { why });
+        return Err(TlsError::Incomplete { why }.into());
     }
     let provider = provider();
     let verifier = if choice.authorities.is_empty() {
@@ -186,6 +212,11 @@ fn file(path: &Path, why: impl std::fmt::Display) -> TlsError {
     TlsError::File { path: path.to_owned(), why: why.to_string() }
 }
 
+/// A file that could not be read, or has something else in it.
+fn unread(path: &Path, error: &pem::Error) -> Useless {
+    Useless { cause: file(path, error), is_unread: matches!(error, pem::Error::Io(_)) }
+}
+
 /// A certificate and its key that do not fit each other.
 fn unfit(pair: &Pair, error: &rustls::Error) -> TlsError {
     match error {
@@ -197,22 +228,22 @@ fn unfit(pair: &Pair, error: &rustls::Error) -> TlsError {
 }
 
 /// All certificates of a file; at least one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Useless> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
-        Ok(found) if found.is_empty() => Err(file(path, "there is no certificate in it")),
+        Ok(found) if found.is_empty() => Err(file(path, "there is no certificate in it").into()),
         Ok(found) => Ok(found),
-        Err(error) => Err(file(path, error)),
+        Err(error) => Err(unread(path, &error)),
     }
 }
 
-fn read_pair(pair: &Pair) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-    let key = PrivateKeyDer::from_pem_file(&pair.key).map_err(|error| file(&pair.key, error))?;
+fn read_pair(pair: &Pair) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Useless> {
+    let key = PrivateKeyDer::from_pem_file(&pair.key).map_err(|error| unread(&pair.key, &error))?;
     Ok((certificates(&pair.chain)?, key))
 }
 
 /// The authorities that are believed: those of the files, or of the system's store.
-fn roots(choice: &Choice) -> Result<Arc<RootCertStore>, TlsError> {
+fn roots(choice: &Choice) -> Result<Arc<RootCertStore>, Useless> {
     let mut roots = RootCertStore::empty();
     for path in &choice.authorities {
         for certificate in certificates(path)? {
@@ -224,7 +255,7 @@ fn roots(choice: &Choice) -> Result<Arc<RootCertStore>, TlsError> {
         if roots.is_empty() {
             let why = "the system's store has no authorities; install ca-certificates, or name a file \
                        (`connect.tls.authority`)";
-            return Err(TlsError::Incomplete { why });
+            return Err(TlsError::Incomplete { why }.into());
         }
     }
     Ok(Arc::new(roots))
@@ -236,7 +267,7 @@ mod tests {
 
     #[test]
     fn files_that_are_of_no_use_at_first_are_read_again_and_other_errors_are_final() {
-        let wrong = || file(Path::new("key"), "it is not the key of chain");
+        let wrong = || Useless::from(file(Path::new("key"), "it is not the key of chain"));
         let mut calls = 0;
         let read = first(|| {
             calls += 1;
@@ -252,8 +283,8 @@ mod tests {
         calls = 0;
         let read = first::<()>(|| {
             calls += 1;
-            Err(TlsError::NotBuilt)
+            Err(TlsError::NotBuilt.into())
         });
-        assert_eq!((read, calls), (Err(TlsError::NotBuilt), 1));
+        assert_eq!((read, calls), (Err(TlsError::NotBuilt.into()), 1));
     }
 }

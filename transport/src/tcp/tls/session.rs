@@ -142,6 +142,11 @@ impl Session {
         self.fault.as_ref()
     }
 
+    /// What came and was not opened.
+    pub(in crate::tcp) fn unopened(&self) -> &[u8] {
+        &self.input[self.begin..self.end]
+    }
+
     /// Whether the peer has said something.
     pub(in crate::tcp) const fn has_begun(&self) -> bool {
         self.has_begun
