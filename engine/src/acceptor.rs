@@ -228,7 +228,7 @@ fn let_in<P: Provider, A: App>(
         incoming.reject(RejectReason::Overloaded);
         return None;
     };
-    let has: usize = workers.iter().map(|worker| worker.duty.counted()).sum();
+    let has: usize = workers.iter().map(WorkerHandle::counted).sum();
     let peer = incoming.peer();
     if most > 0 && has >= most {
         shared.rejected.note(RejectReason::Overloaded, || format!("{peer}: accepted_max is {most}"));
@@ -251,7 +251,7 @@ fn let_in<P: Provider, A: App>(
     None
 }
 
-/// Accepts onto the worker with the fewest connections; among equals in turn.
+/// Accepts onto the worker with the fewest connections of those that took what they were handed before; among equals in turn.
 fn hand_on<P: Provider, A: App>(
     incoming: IncomingOf<P>,
     workers: &[WorkerHandle<P, A>],
@@ -259,12 +259,15 @@ fn hand_on<P: Provider, A: App>(
     slots: &Arc<Slots>,
     shared: &Arc<Shared>,
 ) {
-    let least =
-        (0..workers.len()).map(|at| &workers[(at + turn) % workers.len()]).min_by_key(|worker| worker.load());
-    let Some(worker) = least else {
-        return incoming.reject(RejectReason::ShuttingDown);
-    };
     let peer = incoming.peer();
+    let least = (0..workers.len())
+        .map(|at| &workers[(at + turn) % workers.len()])
+        .filter(|worker| worker.counted() < worker.connections)
+        .min_by_key(|worker| (worker.inbox.is_full(), worker.inbox.untaken(), worker.counted()));
+    let Some(worker) = least else {
+        shared.rejected.note(RejectReason::Overloaded, || format!("{peer}: all have port.connections"));
+        return incoming.reject(RejectReason::Overloaded);
+    };
     let adopted = Adopted::accepted(slots.begin(Instant::now()), worker.duty.count());
     let (inbox, shared) = (Arc::clone(&worker.inbox), Arc::clone(shared));
     incoming.accept_then(&worker.gate, move |link| {

@@ -89,6 +89,68 @@ impl Holds {
             port.release(conn, frame);
             count += 1;
         }
+        if holder.is_empty() {
+            // The next one may be moved out: memory was short for a while.
+            self.is_stuck = false;
+        }
         count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimmal_sim::{Sim, SimConfig, SimDevice};
+    use gimmal_transport::{Hello, Negotiated, PortConfig, Position, Provider as _, Tag, hello::Feature};
+
+    use super::*;
+
+    const RING: u32 = 64 << 10;
+
+    fn ledger(config: &PortConfig) -> RxLedger {
+        let hello = Hello {
+            features: Feature::RING,
+            ring_bytes: RING,
+            slot_bytes: config.slot_bytes,
+            arrivals: config.arrivals,
+            responder_resources: 1,
+            initiator_depth: 1,
+            lane: 0,
+            service: 0,
+            nonce: 1,
+        };
+        let caps = SimDevice::shared_memory().capabilities();
+        RxLedger::new(&Negotiated::settle("sim", &caps, config, &hello, &hello).unwrap(), 10)
+    }
+
+    /// A lack of memory or of mappings passes. Frames that arrive later are held where they are.
+    #[test]
+    fn frames_are_held_again_when_those_that_could_not_be_moved_are_gone() {
+        let config = PortConfig { ring_bytes: RING, ..PortConfig::default() };
+        let mut port = Sim::new(SimConfig::default()).open_port(&config).unwrap();
+        let (mut ledger, conn, duty) = (ledger(&config), ConnId::new(0, 1), Arc::<Duty>::default());
+        let mut holds = Holds::new(Arc::clone(&duty));
+        let mut end = 0;
+        let mut arrive = |ledger: &mut RxLedger, bytes: usize| {
+            end += span(bytes) as u64;
+            ledger.handle_run(Position(end)).unwrap();
+            RxFrame::on_heap(vec![7; bytes].into(), Tag(0), Position(end), 0)
+        };
+        let first = arrive(&mut ledger, 1000);
+        let buf = holds.hold(&mut ledger, &mut port, conn, &first, 1000);
+        assert_eq!((duty.snapshot().held, duty.snapshot().held_copied), (1, 0));
+        // Its frame is not kept yet, so nothing can be moved.
+        drop(arrive(&mut ledger, 16_000));
+        holds.settle(&mut ledger, &mut port, conn);
+        assert!(holds.is_waited_for());
+        let second = arrive(&mut ledger, 1000);
+        drop(holds.hold(&mut ledger, &mut port, conn, &second, 1000));
+        assert_eq!((duty.snapshot().held, duty.snapshot().held_copied), (1, 1));
+        holds.keep(first);
+        drop(buf);
+        holds.settle(&mut ledger, &mut port, conn);
+        assert!(holds.is_empty() && !holds.is_waited_for());
+        let third = arrive(&mut ledger, 1000);
+        drop(holds.hold(&mut ledger, &mut port, conn, &third, 1000));
+        assert_eq!((duty.snapshot().held, duty.snapshot().held_copied), (2, 1));
     }
 }

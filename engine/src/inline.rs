@@ -220,12 +220,48 @@ impl<P: Provider, A: App> Inline<P, A> {
 
     /// Says goodbye to every peer and waits for the answers, at most `timeout`. Returns whether all came.
     pub fn close(mut self, timeout: Duration) -> bool {
-        let now = self.runner.now();
-        self.runner.worker.close_all(now);
-        let deadline = now.plus(timeout);
+        let deadline = self.runner.close_all(timeout);
         while self.runner.worker.connections() > 0 && self.runner.now() < deadline {
             self.runner.run_once(Duration::from_millis(1));
         }
         self.runner.worker.connections() == 0
+    }
+}
+
+#[cfg(all(test, feature = "shm"))]
+mod tests {
+    use gimmal_transport::{ListenOptions, Port, shm::Shm};
+
+    use super::*;
+    use crate::{Acceptor, Config, Message, Workers};
+
+    #[derive(Debug)]
+    struct Mute;
+
+    impl App for Mute {
+        type Command = ();
+
+        fn message<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: Message<'_>) {}
+    }
+
+    /// Each settling looks at every connection that is ending.
+    #[test]
+    fn all_goodbyes_are_said_with_one_settling() {
+        let plan = Config::default().validate().unwrap();
+        let workers = Workers::spawn(&Shm, &plan, |_| Mute).unwrap();
+        let address = format!("mem://goodbyes-{}", std::process::id()).parse().unwrap();
+        let listener = Shm.listen(&address, &ListenOptions::default()).unwrap();
+        let _acceptor = Acceptor::spawn(listener, workers.handles()).unwrap();
+        let mut client = Inline::new(&Shm, &plan, Mute).unwrap();
+        for _ in 0..10 {
+            client.connect(&address).unwrap();
+        }
+        let worker = |client: &Inline<Shm, Mute>| {
+            (client.runner.worker.conns.turn, client.runner.worker.connections())
+        };
+        let before = worker(&client).0;
+        client.runner.close_all(Duration::from_secs(30));
+        assert_eq!(worker(&client), (before + 1, 10));
+        assert!(client.close(Duration::from_secs(30)), "a goodbye was not answered");
     }
 }

@@ -184,6 +184,8 @@ impl<P: Port> Io<'_, P> {
     /// room.
     #[must_use]
     pub fn hold(&mut self, message: &Message<'_>) -> RxBuf {
+        // Its run is accounted for so far, and has to end before credit is given.
+        self.conns.accounted = true;
         let Some(connection) = self.conns.peek(message.frame.conn()) else {
             return RxBuf::copied(message.body);
         };

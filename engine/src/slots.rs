@@ -2,7 +2,8 @@
 //!
 //! A client that connects and then stays silent costs a server a queue pair and its memory until the handshake's
 //! deadline. So only so many may be half open: one more waits in the listener's backlog until another is done, or until
-//! the oldest is clearly late; then that one is closed for it.
+//! the oldest is clearly late; then it is let in, and its worker closes one for it. Nobody else is let in before that.
+//! A worker that is blocked closes none, so what waits for it to be taken is not late.
 
 use std::{
     collections::BTreeMap,
@@ -15,6 +16,9 @@ use gimmal_transport::Instant;
 /// An honest handshake is over long before, even on a busy host.
 const LATE: Duration = Duration::from_millis(250);
 
+/// Between two looks whether there is room.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Handshakes of one acceptor.
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -25,7 +29,14 @@ pub(crate) struct Slots {
 #[derive(Debug, Default)]
 struct Begun {
     next: u64,
-    at: BTreeMap<u64, Instant>,
+    at: BTreeMap<u64, Handshake>,
+}
+
+#[derive(Debug)]
+struct Handshake {
+    begun: Instant,
+    /// Its worker has it, and can close it.
+    is_taken: bool,
 }
 
 /// One handshake; over when it is dropped.
@@ -50,9 +61,11 @@ impl Slots {
         if begun.at.len() < self.max {
             return None;
         }
-        let oldest = begun.at.values().next()?;
-        let left = LATE.checked_sub(now - *oldest)?;
-        (!left.is_zero()).then(|| left.min(Duration::from_millis(1)))
+        let oldest = begun.at.values().find(|handshake| handshake.is_taken);
+        let left = oldest.map_or(LATE, |oldest| LATE.saturating_sub(now - oldest.begun));
+        // One beyond them has one closed.
+        let may_go_on = left.is_zero() && begun.at.len() == self.max;
+        (!may_go_on).then_some(LOOK)
     }
 
     /// A handshake begins.
@@ -60,7 +73,7 @@ impl Slots {
         let mut begun = self.begun();
         begun.next += 1;
         let number = begun.next;
-        begun.at.insert(number, now);
+        begun.at.insert(number, Handshake { begun: now, is_taken: false });
         Slot { number, slots: Arc::clone(self) }
     }
 }
@@ -69,6 +82,13 @@ impl Slot {
     /// Orders handshakes by their age.
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Its worker has it.
+    pub(crate) fn take(&self) {
+        if let Some(handshake) = self.slots.begun().at.get_mut(&self.number) {
+            handshake.is_taken = true;
+        }
     }
 
     /// Whether there are more than there may be.
@@ -95,10 +115,14 @@ mod tests {
         assert_eq!(slots.wait(now), None);
         let first = slots.begin(now);
         let second = slots.begin(now + Duration::from_millis(100));
+        assert_eq!(slots.wait(now + LATE), Some(LOOK), "its worker has not taken the first");
+        first.take();
+        second.take();
         assert_eq!(slots.wait(now + Duration::from_millis(100)), Some(Duration::from_millis(1)));
         assert_eq!(slots.wait(now + LATE), None);
         let third = slots.begin(now + LATE);
         assert!(third.is_over() && first.number() < second.number());
+        assert_eq!(slots.wait(now + LATE + LATE), Some(LOOK), "one is let in for each that goes");
         drop(first);
         assert!(!third.is_over());
         assert!(slots.wait(now + LATE).is_some());

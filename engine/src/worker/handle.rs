@@ -35,6 +35,8 @@ pub struct WorkerHandle<P: Provider, A: App> {
     pub(crate) connect: Arc<ConnectOptions>,
     pub(crate) handshakes_max: usize,
     pub(crate) accepted_max: usize,
+    /// That its port holds.
+    pub(crate) connections: usize,
 }
 
 impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
@@ -47,6 +49,7 @@ impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
             connect: Arc::clone(&self.connect),
             handshakes_max: self.handshakes_max,
             accepted_max: self.accepted_max,
+            connections: self.connections,
         }
     }
 }
@@ -199,11 +202,16 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         self.duty.snapshot()
     }
 
-    /// Connections it has, as far as counters tell.
+    /// Connections that are open.
     #[must_use]
     pub fn load(&self) -> u64 {
         let duty = self.duty();
         duty.connections_opened.saturating_sub(duty.connections_closed)
+    }
+
+    /// Connections that are open, or accepted and in their handshake: what the next one is accepted by.
+    pub(crate) fn counted(&self) -> usize {
+        self.duty.counted()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering, fence},
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
         mpsc,
     },
     time::Duration,
@@ -27,7 +27,6 @@ pub(crate) enum Command<L, C> {
     Adopt(L, Adopted),
     Close(ConnId),
     Counters(ConnId, mpsc::SyncSender<PortCounters>),
-    Stop,
 }
 
 /// The outcome of an adoption.
@@ -79,6 +78,8 @@ pub(crate) struct Inbox<L, C> {
     queue: ArrayQueue<Command<L, C>>,
     /// The application wants a turn, which needs no place in the queue.
     is_rung: AtomicBool,
+    /// Connections that were handed over, and that the worker has not taken: many only while it is busy or blocked.
+    untaken: AtomicUsize,
     waker: Waker,
     closed: AtomicBool,
     /// What becomes of the application's commands that no worker will take: [`App::refused`](crate::App::refused).
@@ -88,7 +89,8 @@ pub(crate) struct Inbox<L, C> {
 impl<L, C> Inbox<L, C> {
     pub(crate) fn new(capacity: usize, waker: Waker, refuse: fn(C)) -> Self {
         let (is_rung, closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { queue: ArrayQueue::new(capacity), is_rung, waker, closed, refuse }
+        let untaken = AtomicUsize::new(0);
+        Self { queue: ArrayQueue::new(capacity), is_rung, untaken, waker, closed, refuse }
     }
 
     /// Gives the command back when the inbox is full. A closed inbox refuses it, as [`Inbox::close`] does.
@@ -170,8 +172,31 @@ impl<L, C> Inbox<L, C> {
 
     /// Hands a connection to the worker.
     pub(crate) fn adopt(&self, link: L, adopted: Adopted) -> Result<(), OpenError> {
-        self.offer(Command::Adopt(link, adopted), ADOPTION)
-            .map_err(|_| OpenError::Worker("its inbox is full"))
+        self.untaken.fetch_add(1, Ordering::Relaxed);
+        self.offer(Command::Adopt(link, adopted), ADOPTION).map_err(|_| {
+            self.took();
+            OpenError::Worker("its inbox is full")
+        })
+    }
+
+    /// A connection was taken that [`Inbox::adopt`] handed over.
+    pub(crate) fn took(&self) {
+        self.untaken.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Connections that were handed over and not taken yet.
+    pub(crate) fn untaken(&self) -> usize {
+        self.untaken.load(Ordering::Relaxed)
+    }
+
+    /// Commands that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether one more command is refused.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.is_full()
     }
 
     #[inline]

@@ -43,7 +43,6 @@ use crate::{
     config::{Config, Plan},
     connection::Connection,
     io::Io,
-    slots::Slot,
     table::ConnTable,
     worker::inbox::{Adopted, Inbox},
 };
@@ -64,7 +63,6 @@ pub(crate) struct Worker<P: Port, A: App> {
     batch_limit: usize,
     config: Config,
     beats: Beats,
-    pub(crate) stopping: bool,
     /// The next turn is a whole one: something waits for more than frames.
     pub(crate) restless: bool,
     /// The application acted, and what it sent leaves with the next turn.
@@ -95,7 +93,6 @@ impl<P: Port, A: App> Worker<P, A> {
             batch_limit: config.batch,
             config: config.clone(),
             beats: Beats::new(config.heartbeat_ms),
-            stopping: false,
             restless: true,
             unsent: false,
             log: LogPace::default(),
@@ -121,8 +118,11 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// Takes a connection over; `adopted` hears how it went.
     pub(crate) fn adopt(&mut self, link: P::Link, adopted: Adopted, now: Time) {
-        if adopted.slot().is_some_and(Slot::is_over) {
-            self.close_oldest_handshake(now);
+        if let Some(slot) = adopted.slot() {
+            slot.take();
+            if slot.is_over() {
+                self.close_oldest_handshake(now);
+            }
         }
         self.restless = true;
         match self.port.adopt(link, now) {
@@ -185,9 +185,8 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// Says goodbye to every connection.
     pub(crate) fn close_all(&mut self, now: Time) {
-        for conn in self.conns.ids() {
-            self.with(now, |_, io| io.close(conn));
-        }
+        let conns = self.conns.ids();
+        self.with(now, |_, io| conns.into_iter().for_each(|conn| io.close(conn)));
     }
 }
 

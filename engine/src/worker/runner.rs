@@ -7,6 +7,7 @@ use gimmal_transport::{Instant, Port, Time, time};
 use super::{
     Worker,
     idle::{Idle, Idler, Pause},
+    turn::COMMANDS,
 };
 use crate::{
     app::{App, Nothing, Pick},
@@ -55,6 +56,21 @@ impl<P: Port, A: App> Runner<P, A> {
     pub(crate) fn set_time(&mut self, now: Time) {
         (self.now, self.is_set) = (now, true);
         self.idler.set_time();
+    }
+
+    /// Does what other threads have asked so far.
+    pub(crate) fn take_commands(&mut self) {
+        for _ in 0..self.worker.inbox.len().div_ceil(COMMANDS) {
+            let now = self.now();
+            self.worker.turn(now, &mut Nothing);
+        }
+    }
+
+    /// Says goodbye to every connection. Returns when the time to wait for the answers is over: so long from now on.
+    pub(crate) fn close_all(&mut self, timeout: Duration) -> Time {
+        let now = self.now();
+        self.worker.close_all(now);
+        self.now().plus(timeout)
     }
 
     /// A turn. Its time is as old as a few others; a whole turn, with a fresh one, comes now and then, and when there
@@ -189,9 +205,14 @@ impl<P: Port, A: App> Runner<P, A> {
 
     /// Prepares to sleep; for how long at most, or `None` when there is something to do.
     fn arm(&mut self, limit: Duration) -> Option<Duration> {
-        self.worker.restless = true;
         let now = self.now();
         let mut wanted = self.worker.deadline(now).since(now).min(limit);
+        // What the application did meanwhile leaves. What came of it may change its deadline: another turn asks again.
+        if self.worker.conns.accounted {
+            wanted = Duration::ZERO;
+        }
+        self.worker.settle(now);
+        self.worker.restless = true;
         if self.worker.is_unsettled() {
             // Credit may have come between the last settling and the arming; nobody rings for that again.
             wanted = wanted.min(UNSETTLED);

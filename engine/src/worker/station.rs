@@ -7,7 +7,7 @@ use std::sync::{
 
 use gimmal_transport::Provider;
 
-use super::{WorkerHandle, inbox::Command};
+use super::WorkerHandle;
 use crate::app::App;
 
 /// Where a worker is found for as long as its thread lives. A [`WorkerHandle`] leads to one worker only; when that has
@@ -65,19 +65,23 @@ impl<P: Provider, A: App> Station<P, A> {
         self.0.panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Installs a successor. Returns whether it should stop at once, because the station was stopped before it came.
-    pub(super) fn succeed(&self, handle: WorkerHandle<P, A>) -> bool {
+    /// Installs a successor.
+    pub(super) fn succeed(&self, handle: WorkerHandle<P, A>) {
         *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = handle;
-        self.is_stopping()
     }
 
+    /// Whether the worker has to stop, and none follows it.
+    #[inline]
     pub(super) fn is_stopping(&self) -> bool {
-        self.0.stopping.load(Ordering::SeqCst)
+        // SYNC POINT: station stopped. Pairs with `stop`: what was asked before is in the inbox.
+        self.0.stopping.load(Ordering::Acquire)
     }
 
-    /// Stops the worker that is there, and has none follow. `false`: its inbox is full, ask again.
-    pub(super) fn stop(&self) -> bool {
-        self.0.stopping.store(true, Ordering::SeqCst);
-        self.handle().inbox.push(Command::Stop).is_ok()
+    /// Stops the worker that is there, however full its inbox is, and has none follow.
+    pub(super) fn stop(&self) {
+        // SYNC POINT: station stopped.
+        self.0.stopping.store(true, Ordering::Release);
+        // Seen by the turn that this brings. A worker that comes meanwhile asks before its first.
+        self.handle().ring();
     }
 }

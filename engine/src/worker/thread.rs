@@ -103,11 +103,7 @@ impl<P: Provider, A: App> Workers<P, A> {
 
     fn stop(&mut self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        for station in &self.stations {
-            while !station.stop() && Instant::now() < deadline {
-                std::thread::yield_now();
-            }
-        }
+        self.stations.iter().for_each(Station::stop);
         let mut all = true;
         for thread in self.threads.drain(..) {
             while !thread.is_finished() && Instant::now() < deadline {
@@ -156,7 +152,7 @@ fn run<P: Provider, A: App>(
         if shares_core {
             runner.shares_core();
         }
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| serve(&mut runner))) else { return };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| serve(&mut runner, &station))) else { return };
         let words = words_of(&*panic);
         tracing::error!(
             worker = index,
@@ -185,8 +181,8 @@ fn successor<P: Provider, A: App>(
         std::thread::sleep(*pause);
         *pause = pause.saturating_mul(2).min(SUCCESSION.1);
         match prepare() {
-            Ok((mut runner, handle)) => {
-                runner.worker.stopping = station.succeed(handle);
+            Ok((runner, handle)) => {
+                station.succeed(handle);
                 return Some(runner);
             }
             Err(error) => tracing::warn!(%error, "no other worker yet"),
@@ -202,13 +198,12 @@ fn words_of(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Turns until somebody stops it, then says goodbye.
-fn serve<P: Port, A: App>(runner: &mut Runner<P, A>) {
-    while !runner.worker.stopping {
+fn serve<P: Provider, A: App>(runner: &mut Runner<P::Port, A>, station: &Station<P, A>) {
+    while !station.is_stopping() {
         runner.run_once(Duration::from_millis(100));
     }
-    let now = runner.now();
-    runner.worker.close_all(now);
-    let deadline = now.plus(STOP_TIMEOUT);
+    runner.take_commands();
+    let deadline = runner.close_all(STOP_TIMEOUT);
     while runner.worker.connections() > 0 && runner.now() < deadline {
         runner.run_once(Duration::from_millis(10));
     }
@@ -235,6 +230,7 @@ pub(crate) fn prepare<P: Provider, A: App>(
         connect: Arc::new(config.connect.clone()),
         handshakes_max: config.handshakes_max,
         accepted_max: config.accepted_max,
+        connections: config.port.connections as usize,
     };
     let app = make(&handle);
     Ok((Runner::new(Worker::new(port, app, plan, inbox, duty), config.idle), handle))

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Commands taken from the inbox in one turn.
-const COMMANDS: usize = 64;
+pub(super) const COMMANDS: usize = 64;
 
 impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was. Messages that `pick` takes
@@ -147,13 +147,15 @@ impl<P: Port, A: App> Worker<P, A> {
                     let Self { port, app, conns, .. } = self;
                     app.command(&mut Io { port, conns, now }, command);
                 }
-                Command::Adopt(link, adopted) => self.adopt(link, adopted, now),
+                Command::Adopt(link, adopted) => {
+                    self.inbox.took();
+                    self.adopt(link, adopted, now);
+                }
                 Command::Close(conn) => Io { port: &mut self.port, conns: &mut self.conns, now }.close(conn),
                 Command::Counters(conn, reader) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reader.try_send(self.port.counters(conn));
                 }
-                Command::Stop => self.stopping = true,
             }
         }
         taken
