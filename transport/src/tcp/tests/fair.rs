@@ -133,7 +133,7 @@ fn slots_are_searched_for_late_handshakes_when_one_is_due() {
 /// An event loop is told once of what the epoll set has, and one look takes a part of it: the owner does not sleep before the rest.
 #[test]
 fn a_port_does_not_sleep_before_it_has_seen_all_that_woke_it() {
-    const CLIENTS: usize = 150;
+    const CLIENTS: usize = 100;
     let mut listener = listen(&ListenOptions { backlog: 256, ..ListenOptions::default() });
     let port = Tcp.open_port(&config(4096)).unwrap();
     let (accepted, client) = greet(&mut listener, &port, 4096);
