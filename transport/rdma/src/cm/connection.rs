@@ -8,6 +8,7 @@ use crate::{
         error::{CmError, above, call},
         memory::{RemoteBuffer, Span, Work},
         operation::Operation,
+        order::Order,
         params::Depths,
         shared::SharedReceives,
         transfer::{SendFlags, Transfer},
@@ -80,10 +81,7 @@ pub struct Connection {
     depths: Depths,
     said: CmEvent,
     ready: Harvest,
-    /// Send requests that are posted, in order; an unsignalled one is over with the next that completes.
-    order: VecDeque<u64>,
-    /// Those of them that complete by themselves.
-    signalled: u32,
+    order: Order,
     events: VecDeque<ConnectionEvent>,
     /// READs and atomics outstanding.
     reads: u32,
@@ -102,8 +100,7 @@ impl Connection {
             depths,
             said,
             ready: Harvest::new(),
-            order: VecDeque::new(),
-            signalled: 0,
+            order: Order::default(),
             events: VecDeque::new(),
             reads: 0,
             down: false,
@@ -251,8 +248,7 @@ impl Connection {
             return Err(call("ibv_post_send")(errno));
         }
         self.endpoint.sends += 1;
-        self.order.push_back(id);
-        self.signalled += u32::from(flags.signalled);
+        self.order.push(id, flags.signalled);
         self.reads += u32::from(matches!(operation, Operation::Read | Operation::Atomic));
         Ok(())
     }
@@ -288,6 +284,12 @@ impl Connection {
                 if flags.inline {
                     return Err(CmError::Unsupported { what: "inline", why: "it brings bytes here" });
                 }
+                if limits.iwarp && !flags.signalled {
+                    return Err(CmError::Unsupported {
+                        what: "an unsignalled READ",
+                        why: "over iWARP later requests complete before it, and tell nothing of it",
+                    });
+                }
                 if granted == 0 {
                     return Err(CmError::NoReads { why: self.depths.initiator_depth.to_string() });
                 }
@@ -300,7 +302,7 @@ impl Connection {
         let room = self.endpoint.plan.send_entries - self.endpoint.sends;
         match room {
             0 => Err(CmError::Full),
-            1 if self.signalled == 0 && !flags.signalled => Err(CmError::Unsupported {
+            1 if !self.order.has_signalled() && !flags.signalled => Err(CmError::Unsupported {
                 what: "an unsignalled request",
                 why: "none of those that fill the queue would complete; let this one be signalled",
             }),
@@ -404,21 +406,21 @@ impl Connection {
             self.endpoint.receives = self.endpoint.receives.saturating_sub(1);
             return Some(work);
         }
-        self.over(&work);
-        while let Some(earlier) = self.order.pop_front().filter(|&earlier| earlier != wr_id) {
-            if let Some(earlier) = self.endpoint.memory.end(earlier) {
-                self.over(&earlier);
+        let Self { endpoint, order, reads, .. } = self;
+        let mut over = |work: &Work| {
+            endpoint.sends = endpoint.sends.saturating_sub(1);
+            if matches!(work.operation, Operation::Read | Operation::Atomic) {
+                *reads = reads.saturating_sub(1);
             }
-        }
-        self.signalled = self.signalled.saturating_sub(1);
+        };
+        over(&work);
+        let alone = work.operation == Operation::Read && endpoint.device.limits.iwarp;
+        order.end(wr_id, alone, |earlier| {
+            if let Some(earlier) = endpoint.memory.end(earlier) {
+                over(&earlier);
+            }
+        });
         Some(work)
-    }
-
-    fn over(&mut self, work: &Work) {
-        self.endpoint.sends = self.endpoint.sends.saturating_sub(1);
-        if matches!(work.operation, Operation::Read | Operation::Atomic) {
-            self.reads = self.reads.saturating_sub(1);
-        }
     }
 
     fn note(&mut self, event: &CmEvent) {

@@ -134,12 +134,10 @@ impl Endpoint {
             })?,
             None => Pd::new(&device.context)?,
         };
-        let entries = plan.send_entries.saturating_add(plan.recv_entries);
-        let queue = if device.limits.iwarp {
-            Cq::new(&device.context, &device.limits)
-        } else {
-            Cq::with_entries(&device.context, &device.limits, entries)
-        }?;
+        // Of receives that are shared, any number may complete here.
+        let receives = shared.as_ref().map_or(plan.recv_entries, SharedReceives::entries);
+        let entries = plan.send_entries.saturating_add(receives);
+        let queue = Cq::with_entries(&device.context, &device.limits, entries)?;
         let (qp, own) = match &shared {
             Some(shared) => shared.with(|srq, _, _| make(&mut id, &pd, &queue, plan, Some(srq.srq()))),
             None => make(&mut id, &pd, &queue, plan, None),

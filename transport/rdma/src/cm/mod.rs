@@ -42,6 +42,7 @@ mod error;
 mod listener;
 mod memory;
 mod operation;
+mod order;
 mod params;
 mod resolve;
 mod route;

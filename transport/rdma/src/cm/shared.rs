@@ -107,6 +107,11 @@ impl SharedReceives {
         make(&shared.queue, &shared.pd, &shared.device)
     }
 
+    /// As many receives as can complete on one connection.
+    pub(crate) fn entries(&self) -> u32 {
+        self.lock().entries
+    }
+
     /// Whether `wr_id` is a receive of such a queue.
     pub(crate) const fn has(wr_id: u64) -> bool {
         wr_id & SHARED != 0

@@ -84,7 +84,8 @@ impl Transfer {
 /// How a work request is posted (`ibv_send_flags`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendFlags {
-    /// Whether it completes by itself when it succeeds. Without, it is over when a later request completes.
+    /// Whether it completes by itself when it succeeds. Without, it is over when a later request completes; over iWARP, one
+    /// that is no READ.
     pub signalled: bool,
     /// Whether the device takes the bytes with the request: they are free again at once.
     pub inline: bool,

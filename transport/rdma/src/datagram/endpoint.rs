@@ -132,9 +132,8 @@ impl Datagram {
         let port_number = id.info().port;
         let mtu = mtu_bytes(context.query_port(port_number)?.active_mtu);
         if mtu == 0 {
-            return Err(
-                DeviceError::System { step: "ibv_query_port: active_mtu", errno: libc::EINVAL }.into()
-            );
+            let unknown = DeviceError::System { step: "ibv_query_port: active_mtu", errno: libc::EINVAL };
+            return Err(unknown.into());
         }
         let pd = Pd::new(&context)?;
         let parts = Parts::new(&context, &limits, &pd, config, mtu as usize)?;
@@ -147,8 +146,10 @@ impl Datagram {
             kind: QpType::Ud,
             create_flags: None,
         };
-        let made = id.create_qp(&pd, &parts.send_cq, &parts.receive_cq, room);
-        let qp = made.map_err(system("rdma_create_qp"))?;
+        let (sends, receives) = (&parts.send_cq, &parts.receive_cq);
+        let qp = id.create_qp(&pd, sends, receives, room).map_err(system("rdma_create_qp"))?;
+        // SAFETY: the licence lives in the queue, which is dropped right behind the id, and posts nothing then.
+        unsafe { id.end_qp_with_id() };
         let number = QpNumber::new(qp.number());
         // From here on the order of the fields is the order of destruction.
         let mut endpoint = Self {

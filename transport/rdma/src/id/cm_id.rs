@@ -31,11 +31,13 @@ impl IdKey {
     }
 }
 
-/// An id, in one event channel. Destroyed with its queue pair.
+/// An id, in one event channel. Dropping it destroys it with its queue pair, if nobody has the [`Qp`] any more, and leaks
+/// both otherwise.
 #[derive(Debug)]
 pub struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
-    has_qp: bool,
+    /// Of its queue pair, while there is one. A `Qp` has a clone.
+    licence: Option<Arc<()>>,
     /// After the id's own drop, which runs first; `None` for a channel of the library's.
     channel: Option<Arc<EventChannel>>,
 }
@@ -112,7 +114,7 @@ impl CmId {
         };
         sys::cm_result(returned)?;
         let raw = NonNull::new(raw).ok_or(libc::EINVAL)?;
-        Ok(Self { raw, has_qp: false, channel: Some(Arc::clone(channel)) })
+        Ok(Self { raw, licence: None, channel: Some(Arc::clone(channel)) })
     }
 
     /// An id that the library made: for a request, or without a channel of ours.
@@ -120,7 +122,7 @@ impl CmId {
     /// # Safety
     /// `raw` is such an id, on `channel`, and nobody else owns it.
     pub(crate) unsafe fn adopt(raw: NonNull<sys::rdma_cm_id>, channel: Option<&Arc<EventChannel>>) -> Self {
-        Self { raw, has_qp: false, channel: channel.cloned() }
+        Self { raw, licence: None, channel: channel.cloned() }
     }
 
     pub(crate) fn raw(&self) -> *mut sys::rdma_cm_id {
@@ -156,7 +158,7 @@ impl CmId {
             qp_type: i32::try_from(id.qp_type).ok().and_then(QpType::parse),
             local: CmAddress::parse(&local),
             peer: CmAddress::parse(&peer),
-            qp: if self.has_qp { id.qp.addr() } else { 0 },
+            qp: if self.licence.is_some() { id.qp.addr() } else { 0 },
             srq: id.srq.addr(),
         }
     }
@@ -276,19 +278,42 @@ impl CmId {
             (returned, attributes.cap.max_inline_data)
         };
         sys::cm_result(returned)?;
-        self.has_qp = true;
+        let licence = Arc::clone(self.licence.insert(Arc::default()));
         // SAFETY: the call succeeded, so the id has a queue pair.
         let qp = NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(libc::EINVAL)?;
-        // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
-        Ok(unsafe { Qp::new(qp, inline_bytes) })
+        // SAFETY: `release_qp` alone destroys it, and not while somebody has a clone of the licence.
+        Ok(unsafe { Qp::new(qp, inline_bytes, licence) })
     }
 
-    /// Destroys the queue pair: afterwards the device touches nothing that was posted on it.
-    pub fn destroy_qp(&mut self, _licence: Option<Qp>) {
-        if std::mem::take(&mut self.has_qp) {
-            // SAFETY: it exists, and nobody posts any more: the licence came back, or was never given out.
-            unsafe { sys::rdma_destroy_qp(self.raw.as_ptr()) };
+    /// Destroys the queue pair in exchange for the licence to post on it: afterwards the device touches nothing that was
+    /// posted there. In exchange for another id's, nothing is destroyed.
+    pub fn destroy_qp(&mut self, licence: Qp) {
+        drop(licence);
+        self.release_qp();
+    }
+
+    /// Destroys the queue pair, unless somebody can still post on it. Returns whether there is none now.
+    fn release_qp(&mut self) -> bool {
+        match self.licence.take().map(Arc::try_unwrap) {
+            None => true,
+            Some(Ok(())) => {
+                // SAFETY: it exists, and nobody posts any more: no other clone of the licence is left.
+                unsafe { sys::rdma_destroy_qp(self.raw.as_ptr()) };
+                true
+            }
+            Some(Err(held)) => {
+                self.licence = Some(held);
+                false
+            }
         }
+    }
+
+    /// Lets the queue pair go with the id, also while somebody has its [`Qp`].
+    ///
+    /// # Safety
+    /// That one is not used any more when the id is dropped.
+    pub(crate) unsafe fn end_qp_with_id(&mut self) {
+        self.licence = self.licence.take().map(|_| Arc::default());
     }
 
     /// Connects (`rdma_connect(3)`), or asks for a peer's queue pair. May block: siw connects its TCP socket inside.
@@ -400,7 +425,12 @@ impl CmId {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        self.destroy_qp(None);
+        if !self.release_qp() {
+            tracing::error!("an id is dropped before its queue pair's licence: both are leaked");
+            // The library's id still refers to it.
+            std::mem::forget(self.channel.take());
+            return;
+        }
         if let Some(raw) = self.verbs() {
             held::note(raw, self.info().local_ip());
         }

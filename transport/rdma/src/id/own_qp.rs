@@ -40,7 +40,7 @@ impl OwnQp {
         let raw = sys::pointer_result(raw).map_err(system("ibv_create_qp"))?;
         let queues = [Arc::clone(sends), Arc::clone(receives)];
         // SAFETY: destroyed by our drop only, with which this licence goes.
-        let qp = unsafe { Qp::new(raw, attributes.cap.max_inline_data) };
+        let qp = unsafe { Qp::new(raw, attributes.cap.max_inline_data, Arc::default()) };
         let made = Self { raw, qp, _queues: queues, _pd: Arc::clone(pd) };
         made.enter(id, state::IBV_QPS_INIT, None)?;
         Ok(made)
@@ -55,7 +55,7 @@ impl OwnQp {
     /// The licence to post.
     pub(crate) fn licence(&self) -> Qp {
         // SAFETY: the endpoint keeps us as long as the licence, and drops us last of the two.
-        unsafe { Qp::new(self.raw, self.qp.inline_bytes) }
+        unsafe { Qp::new(self.raw, self.qp.inline_bytes, Arc::default()) }
     }
 
     /// Takes it to INIT again (with the rights of this connection), RTR and RTS, with these depths

@@ -148,20 +148,22 @@ impl Cq {
     /// # Errors
     /// [`DeviceError::System`].
     pub fn new(context: &Arc<Context>, limits: &DeviceLimits) -> Result<Arc<Self>, DeviceError> {
-        Self::with_entries(context, limits, ENTRIES)
+        Self::with_entries(context, limits, usual(limits))
     }
 
-    /// A queue for one queue pair that needs `entries`; not for siw, see `ENTRIES`.
+    /// A queue that holds `entries`: on iWARP one of the usual size at least, which siw needs.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`] when the device's queues hold fewer, and [`DeviceError::System`].
     pub fn with_entries(
         context: &Arc<Context>,
         limits: &DeviceLimits,
         entries: u32,
     ) -> Result<Arc<Self>, DeviceError> {
-        let entries = entries.min(ENTRIES).min(limits.cq_entries.max(1));
+        let (entries, entries_int) = size(limits, entries)?;
         // SAFETY: the context is open while we hold it.
         let channel = unsafe { sys::ibv_create_comp_channel(context.raw()) };
         let channel = sys::pointer_result(channel).map_err(system("ibv_create_comp_channel"))?;
-        let entries_int = i32::try_from(entries).expect("at most 32,767");
         // SAFETY: context and channel are live, the cookie is not used, vector 0 always exists.
         let raw = unsafe {
             sys::ibv_create_cq(context.raw(), entries_int, std::ptr::null_mut(), channel.as_ptr(), 0)
@@ -192,6 +194,11 @@ impl Cq {
         let fd: RawFd = unsafe { (*self.channel.as_ptr()).fd };
         // SAFETY: the channel's descriptor stays open until our drop.
         unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Completions that it holds at least.
+    pub fn entries(&self) -> u32 {
+        self.entries
     }
 
     /// Takes `entries` of the queue for a queue pair; `false` when it has not that many left.
@@ -268,6 +275,23 @@ impl Drop for Cq {
     }
 }
 
+fn usual(limits: &DeviceLimits) -> u32 {
+    ENTRIES.min(limits.cq_entries.max(1))
+}
+
+/// What the device is asked for, so that there are `entries`.
+fn size(limits: &DeviceLimits, entries: u32) -> Result<(u32, i32), DeviceError> {
+    let asked = if limits.iwarp { entries.max(usual(limits)) } else { entries };
+    match i32::try_from(asked) {
+        Ok(number) if asked <= limits.cq_entries.max(1) => Ok((asked, number)),
+        _ => Err(DeviceError::Limit {
+            field: "entries of a completion queue (sends and receives)",
+            value: asked.into(),
+            limit: limits.cq_entries.into(),
+        }),
+    }
+}
+
 #[inline]
 fn completion(wc: &sys::ibv_wc) -> Completion {
     let with_imm = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -282,5 +306,39 @@ fn completion(wc: &sys::ibv_wc) -> Completion {
         imm,
         bytes: wc.byte_len,
         qp: wc.qp_num,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_is_too_small_is_refused_and_not_made_smaller() {
+        let of = |cq_entries, iwarp| DeviceLimits {
+            iwarp,
+            software: false,
+            cq_entries,
+            qp_entries: 1,
+            pieces: 1,
+            responder_resources: 1,
+            initiator_depth: 1,
+            srqs: 0,
+            srq_entries: 0,
+            atomics: false,
+        };
+        let sizes = |limits: &DeviceLimits, entries| size(limits, entries).map(|(entries, _)| entries);
+        assert_eq!(sizes(&of(32_767, false), 32), Ok(32));
+        assert_eq!(sizes(&of(1 << 22, false), 100_000), Ok(100_000));
+        assert_eq!(sizes(&of(1 << 22, true), 32), Ok(ENTRIES));
+        assert_eq!(sizes(&of(1000, true), 32), Ok(1000));
+        for limits in [of(32_767, false), of(32_767, true)] {
+            let refused = sizes(&limits, 32_768);
+            assert!(
+                matches!(refused, Err(DeviceError::Limit { value: 32_768, limit: 32_767, .. })),
+                "{refused:?}"
+            );
+        }
+        assert!(size(&of(u32::MAX, false), u32::MAX).is_err());
     }
 }

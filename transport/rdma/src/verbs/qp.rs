@@ -1,14 +1,16 @@
 //! A queue pair as its poster sees it, and what a work request names.
 
-use std::ptr::NonNull;
+use std::{ptr::NonNull, sync::Arc};
 
 use crate::{memory::Memory, sys};
 
-/// The licence to post on a queue pair. The control thread made it with the id and destroys it only in exchange
-/// for this value, so the pointer is good as long as somebody has it.
+/// The licence to post on a queue pair, which is destroyed only in exchange for this value. An id that is dropped before it
+/// is leaked with the queue pair, so the pointer is good as long as somebody has it.
 #[derive(Debug)]
 pub struct Qp {
     raw: NonNull<sys::ibv_qp>,
+    /// Its id counts the holders.
+    _licence: Arc<()>,
     /// Bytes the device takes inline, as granted.
     pub inline_bytes: u32,
 }
@@ -18,9 +20,9 @@ unsafe impl Send for Qp {}
 
 impl Qp {
     /// # Safety
-    /// `raw` stays valid until this value is returned to its destroyer.
-    pub(crate) unsafe fn new(raw: NonNull<sys::ibv_qp>, inline_bytes: u32) -> Self {
-        Self { raw, inline_bytes }
+    /// `raw` stays valid as long as somebody has this value, or another clone of `licence`.
+    pub(crate) unsafe fn new(raw: NonNull<sys::ibv_qp>, inline_bytes: u32, licence: Arc<()>) -> Self {
+        Self { raw, _licence: licence, inline_bytes }
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {

@@ -99,9 +99,6 @@ impl Entry {
 
     /// Destroys the queue pair, then the id: the only safe order. Returns what they used.
     pub(crate) fn destroy(mut self, lane: Option<Lane>) -> Option<Holdings> {
-        let (qp, holdings) = lane.map(|lane| (lane.qp, lane.holdings)).unzip();
-        self.id.destroy_qp(qp);
-        drop(self);
-        holdings
+        lane.map(|lane| lane.destroy(&mut self.id))
     }
 }

@@ -8,7 +8,7 @@
 //! Mappings may go before registrations: a registration pins its pages by itself. The memory of rings and slabs outlives
 //! both (`rings`).
 
-use std::{sync::Arc, time::Duration};
+use std::{mem::ManuallyDrop, sync::Arc, time::Duration};
 
 use gimmal_rdma::{
     id::{CmId, ConnectParams, IdKey, IdOption, QpRequest, QpType},
@@ -86,11 +86,12 @@ impl Holdings {
     }
 }
 
-/// The licence to post on a connection's queue pair, and what that uses. The control thread destroys both with the id.
+/// The licence to post on a connection's queue pair, and what that uses. The control thread destroys both with the id. Where
+/// it can't any more, dropping a lane leaks what the queue pair uses, as the id leaks the queue pair.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
-    pub(crate) holdings: Holdings,
+    pub(crate) holdings: ManuallyDrop<Holdings>,
 }
 
 impl Lane {
@@ -117,12 +118,20 @@ impl Lane {
             }
         };
         let holdings = Holdings { registrations: Vec::new(), pulse, reserve, share, grants, device, seat };
-        let lane = Self { qp, holdings };
-        match lane.holdings.queue() {
-            Some(queue) => shared.name_seat(lane.conn(), queue.number, lane.qp.number()),
-            None => lane.post_grant_receive()?,
+        let lane = Self { qp, holdings: ManuallyDrop::new(holdings) };
+        if let Some(queue) = lane.holdings.queue() {
+            shared.name_seat(lane.conn(), queue.number, lane.qp.number());
+        } else if let Err(error) = lane.post_grant_receive() {
+            lane.destroy(id);
+            return Err(error);
         }
         Ok(lane)
+    }
+
+    /// Destroys the queue pair, which is that of `id`. Returns what it used.
+    pub(crate) fn destroy(self, id: &mut CmId) -> Holdings {
+        id.destroy_qp(self.qp);
+        ManuallyDrop::into_inner(self.holdings)
     }
 
     pub(crate) fn conn(&self) -> ConnId {

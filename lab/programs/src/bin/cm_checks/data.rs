@@ -283,3 +283,34 @@ pub(crate) fn shared(site: &Site) -> Outcome {
     receives.post_receive(inbox.range(0..64), 5)?;
     Ok(None)
 }
+
+/// All receives of a shared queue complete on one connection, which has not looked yet.
+pub(crate) fn shared_alone(site: &Site) -> Outcome {
+    const RECEIVES: usize = 256;
+    let receives = SharedReceives::new(site.address(0)?, 256)?;
+    let inbox = receives.add_buffer(8 * RECEIVES)?;
+    for at in 0..RECEIVES {
+        receives.post_receive(inbox.range(8 * at..8 * at + 8), at as u64)?;
+    }
+    let (mut listener, target) = site.listen()?;
+    let plan = Plan::default();
+    let (client, mut server) = meet(
+        &mut listener,
+        &target,
+        &plan,
+        |endpoint| endpoint.add_buffer(8, Access::Local),
+        |request| Ok(request.endpoint_on(plan.plan, &receives)?.accept(&plan.accept, STEP)?),
+    )?;
+    let (mut client, ours) = client?;
+    for _ in 0..RECEIVES {
+        client.post_send(ours.all(), 0)?;
+        next(&mut client, Operation::Send)?;
+    }
+    let mut tokens = Vec::new();
+    for _ in 0..RECEIVES {
+        tokens.push(next(&mut server, Operation::Receive)?.token);
+    }
+    tokens.sort_unstable();
+    ensure!(tokens == (0..RECEIVES as u64).collect::<Vec<_>>(), "{tokens:?}");
+    Ok(None)
+}

@@ -97,7 +97,15 @@ pub(crate) fn extended(site: &Site) -> Outcome {
     ensure!(refused.is_some(), "a software device has the flag");
     let qp = id.create_qp(&pd, &queue, &queue, room(0)).map_err(errno("rdma_create_qp_ex"))?;
     ensure!(qp.number() > 0 && id.info().qp != 0, "{qp:?}");
-    id.destroy_qp(Some(qp));
+    id.destroy_qp(qp);
+    ensure!(id.info().qp == 0, "it has a queue pair");
+    let qp = id.create_qp(&pd, &queue, &queue, room(0)).map_err(errno("rdma_create_qp_ex"))?;
+    let number = qp.number();
+    // Both are leaked, or this would read memory that was freed.
+    drop(id);
+    ensure!(qp.number() == number, "{qp:?}");
+    // What they use would be destroyed in vain.
+    std::mem::forget((pd, queue));
     Ok(None)
 }
 

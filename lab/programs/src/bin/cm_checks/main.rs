@@ -75,6 +75,8 @@ const ALL: &[Check] = &[
     ("atomics", data::atomics),
     ("a wait on descriptors, and the events of a connection", data::descriptors),
     ("shared receives", data::shared),
+    ("all shared receives complete on one connection", data::shared_alone),
+    ("a READ that a SEND overtakes", reads::overtaken),
     ("flow control, retries, GIDs and numbers are exchanged", effects::exchanged),
     ("a type of service is in force", effects::type_of_service),
     ("a type of service on the packets of iWARP", packets::of_iwarp),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gimmal_rdma::cm::{Access, CmError, Connection, Depth, QpPlan, RemoteBuffer, Span};
+use gimmal_rdma::cm::{Access, CmError, Connection, Depth, QpPlan, RemoteBuffer, SendFlags, Span, Transfer};
 use gimmal_transport::Instant;
 
 use crate::rig::{Failure, Outcome, Plan, STEP, Site, ensure, pair};
@@ -25,6 +25,46 @@ pub(crate) fn none(site: &Site) -> Outcome {
             }
             other => return Err(format!("asked {ours}, given {theirs}: {other:?}").into()),
         }
+    }
+    Ok(None)
+}
+
+/// A SEND behind a READ may complete first. Each completes once, and nobody has the READ's memory before it does.
+pub(crate) fn overtaken(site: &Site) -> Outcome {
+    const BYTES: usize = 1 << 20;
+    let (mut listener, target) = site.listen()?;
+    let ((mut client, sink), (mut server, source)) =
+        pair(&mut listener, &target, &Plan::default(), |endpoint| {
+            endpoint.add_buffer(BYTES, Access::RemoteRead)
+        })?;
+    let note = client.add_buffer(8, Access::Local)?;
+    let sink = if site.iwarp { client.add_buffer(BYTES, Access::ReadSink)? } else { sink };
+    let inbox = server.add_buffer(8, Access::Local)?;
+    let from = server.expose(source.all())?;
+    let mut first = 0;
+    for _ in 0..10 {
+        server.post_receive(inbox.all(), 3)?;
+        client.post_read(sink.all(), from, 1)?;
+        client.post_send(note.all(), 2)?;
+        let done = client.completion(STEP)?.token;
+        if done == 2 {
+            first += 1;
+            let touched = client.write(sink.all(), b"too soon");
+            ensure!(matches!(touched, Err(CmError::Posted { .. })), "{touched:?}");
+        }
+        let tokens = [done, client.completion(STEP)?.token];
+        ensure!(tokens == [1, 2] || tokens == [2, 1], "{tokens:?}");
+        client.write(sink.all(), b"is ours.")?;
+        server.completion(STEP)?;
+    }
+    println!("        {first} of 10 SENDs completed before the READ");
+    if site.iwarp {
+        let silent = SendFlags { signalled: false, ..SendFlags::default() };
+        let refused = client.post(Transfer::Read(from), &[sink.all()], silent, 1);
+        ensure!(
+            matches!(refused, Err(CmError::Unsupported { what: "an unsignalled READ", .. })),
+            "{refused:?}"
+        );
     }
     Ok(None)
 }
