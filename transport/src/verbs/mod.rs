@@ -131,6 +131,7 @@ impl Provider for Verbs {
             port,
             service: via.service.unwrap_or(0),
             candidates: VecDeque::new(),
+            is_looked_up: false,
             current: None,
             shared: Arc::clone(&gate.shared),
             deadline: Instant::now() + options.connect_timeout,

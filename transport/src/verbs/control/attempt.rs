@@ -53,6 +53,8 @@ pub(crate) struct Attempt {
     pub(crate) service: u16,
     /// The targets that are left to try. Empty until the name is resolved.
     pub(crate) candidates: VecDeque<Target>,
+    /// A helper thread looks the name up, or did.
+    pub(crate) is_looked_up: bool,
     /// The target that is being tried.
     pub(crate) current: Option<Target>,
     pub(crate) shared: Arc<Shared>,

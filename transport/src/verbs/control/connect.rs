@@ -27,7 +27,8 @@ use crate::{
     },
 };
 
-/// The most attempts that run at once: as many as the handshakes of a listener by default.
+/// The most attempts that run at once: as many as the handshakes of a listener by default. So many names are looked up at
+/// once too, each on a thread of its own.
 const AT_ONCE: usize = 128;
 
 /// Attempts that have no id yet, and the next deadline of all attempts.
@@ -39,6 +40,8 @@ pub(crate) struct Attempts {
     /// Shared with each attempt that runs, which counts them. A search through all ids with every event would cost a server
     /// with thousands of connections more than the connecting.
     running: Arc<()>,
+    /// Shared with each helper thread that looks a name up.
+    looking_up: Arc<()>,
     /// No attempt's deadline is earlier. It may be the deadline of an attempt that has ended.
     pub(crate) next_look: Option<Instant>,
 }
@@ -46,24 +49,18 @@ pub(crate) struct Attempts {
 impl Attempts {
     /// Makes an empty list. Helper threads answer through `mailbox`.
     pub(crate) fn new(mailbox: Mailbox) -> Self {
-        Self { mailbox, pending: VecDeque::new(), running: Arc::default(), next_look: None }
+        Self {
+            mailbox,
+            pending: VecDeque::new(),
+            running: Arc::default(),
+            looking_up: Arc::default(),
+            next_look: None,
+        }
     }
 
     pub(crate) fn connect(&mut self, mut attempt: Box<Attempt>) {
         let deadline = attempt.deadline;
-        if let Some(target) = naming::literal(&attempt.host, attempt.port) {
-            attempt.candidates.push_back(target);
-        } else {
-            let (ticket, host, port) = (attempt.ticket, attempt.host.clone(), attempt.port);
-            let mailbox = self.mailbox.clone();
-            let helper = thread::spawn("gimmal-resolve", move || {
-                mailbox.send(Command::Named { ticket, result: naming::targets(&host, port) });
-            });
-            if let Err(error) = helper {
-                let errno = error.raw_os_error().unwrap_or(0);
-                return attempt.fail(attempt.resolve_error("starting a thread", errno));
-            }
-        }
+        attempt.candidates.extend(naming::literal(&attempt.host, attempt.port));
         self.pending.push_back(attempt);
         self.next_look = Some(self.next_look.map_or(deadline, |at| at.min(deadline)));
     }
@@ -80,8 +77,35 @@ impl Attempts {
         self.pending.remove(at);
     }
 
-    /// Begins as many attempts as may run.
+    /// Looks up as many names as may be looked up at once.
+    fn look_up(&mut self) {
+        let mut at = 0;
+        while Arc::strong_count(&self.looking_up) <= AT_ONCE
+            && let Some(attempt) = self.pending.get_mut(at)
+        {
+            if attempt.is_looked_up || !attempt.candidates.is_empty() {
+                at += 1;
+                continue;
+            }
+            attempt.is_looked_up = true;
+            let (ticket, host, port) = (attempt.ticket, attempt.host.clone(), attempt.port);
+            let (mailbox, counted) = (self.mailbox.clone(), Arc::clone(&self.looking_up));
+            let helper = thread::spawn("gimmal-resolve", move || {
+                let result = naming::targets(&host, port);
+                drop(counted);
+                mailbox.send(Command::Named { ticket, result });
+            });
+            if let Err(error) = helper {
+                let errno = error.raw_os_error().unwrap_or(0);
+                attempt.fail(attempt.resolve_error("starting a thread", errno));
+                self.pending.remove(at);
+            }
+        }
+    }
+
+    /// Begins as many attempts as may run, and look-ups of names for others.
     pub(crate) fn begin(&mut self, ids: &mut Ids) {
+        self.look_up();
         while Arc::strong_count(&self.running) <= AT_ONCE
             && let Some(at) = self.pending.iter().position(|attempt| !attempt.candidates.is_empty())
             && let Some(mut attempt) = self.pending.remove(at)
@@ -99,9 +123,9 @@ impl Attempts {
         let handle = entry.handle();
         let Role::Active(active) = &mut entry.role else { return };
         let failure = match active.advance(action, event, &mut entry.id, handle) {
-            Ok(Next::Wait) => return,
+            Ok(Next::Wait) => return ids.know_qp(event.key),
             Ok(Next::Call(call)) => match self.call(entry, call) {
-                Ok(()) => return,
+                Ok(()) => return ids.know_qp(event.key),
                 Err(failure) => failure,
             },
             Ok(Next::Link(parts)) => {
@@ -209,5 +233,60 @@ fn next_address(ids: &mut Ids, mut attempt: Box<Attempt>, error: Option<ConnectE
             ids.keep(id, Role::Active(Active::new(attempt)));
         }
         Err(error) => attempt.fail(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::mpsc::{channel, sync_channel},
+        time::Duration,
+    };
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::{ConnectOptions, PortConfig, sync::doorbell::Doorbell, verbs::control::shared::Shared};
+
+    #[test]
+    fn many_names_are_looked_up_a_few_at_a_time() {
+        let (commands, inbox) = channel();
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("an eventfd");
+        let mut attempts = Attempts::new(Mailbox::new(commands, bell));
+        let bell = Arc::new(Doorbell::new().expect("an eventfd"));
+        let shared = Shared::new(&PortConfig::default(), bell);
+        let tickets: Vec<u64> = (0..).take(2 * AT_ONCE + 1).collect();
+        for &ticket in &tickets {
+            attempts.connect(Box::new(Attempt {
+                ticket,
+                address: "rdma://localhost:9".to_owned(),
+                host: "localhost".to_owned(),
+                port: 9,
+                service: 0,
+                candidates: VecDeque::new(),
+                is_looked_up: false,
+                current: None,
+                shared: Arc::clone(&shared),
+                options: ConnectOptions::default(),
+                nonce: 0,
+                sources: Vec::new(),
+                deadline: Instant::now() + Duration::from_secs(600),
+                running: None,
+                outcome: sync_channel(1).0,
+            }));
+        }
+        assert_eq!(Arc::strong_count(&attempts.looking_up), 1, "only the loop of the thread starts any");
+        let mut named = Vec::new();
+        while named.len() < tickets.len() {
+            attempts.look_up();
+            assert!(Arc::strong_count(&attempts.looking_up) <= 1 + AT_ONCE);
+            let Ok(Command::Named { ticket, result }) = inbox.recv_timeout(Duration::from_secs(120)) else {
+                panic!("{} of {} names were looked up", named.len(), tickets.len());
+            };
+            named.push(ticket);
+            attempts.named(ticket, result);
+        }
+        named.sort_unstable();
+        assert_eq!(named, tickets, "each once");
     }
 }

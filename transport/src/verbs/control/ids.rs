@@ -7,7 +7,7 @@ use std::{
 
 use gimmal_rdma::{
     id::{CmId, EventChannel, IdKey},
-    verbs::DeviceKey,
+    verbs::{AsyncEvent, DeviceKey},
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         entry::{Entry, Role},
         lane::{Handle, Holdings, Lane, LinkParts},
         mailbox::Then,
-        watches::Watches,
+        watches::{Watches, names_qp},
     },
 };
 
@@ -30,6 +30,8 @@ pub(crate) struct Ids {
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) watches: Watches,
     table: HashMap<IdKey, Entry>,
+    /// Ids by the addresses of their queue pairs, as events of devices name them.
+    qps: HashMap<usize, IdKey>,
     serial: u64,
     pub(crate) connected: Vec<(Box<Attempt>, LinkParts)>,
     pub(crate) accepted: Vec<(Then, Result<LinkParts, AcceptError>)>,
@@ -43,6 +45,7 @@ impl Ids {
             channel,
             watches,
             table: HashMap::new(),
+            qps: HashMap::new(),
             serial: 0,
             connected: Vec::new(),
             accepted: Vec::new(),
@@ -65,6 +68,22 @@ impl Ids {
     /// Returns the ids on `device`.
     pub(crate) fn on(&self, device: DeviceKey) -> impl Iterator<Item = &Entry> {
         self.all().filter(move |entry| entry.id.info().device == Some(device))
+    }
+
+    /// Returns the ids that `event` may concern: one where it names a queue pair, since there may be as many events as ids.
+    pub(crate) fn concerned(&self, event: &AsyncEvent) -> impl Iterator<Item = &Entry> {
+        let is_one = names_qp(event.kind);
+        let one = self.qps.get(&event.element).filter(|_| is_one).and_then(|&key| self.get(key));
+        let all = (!is_one).then(|| self.all());
+        one.into_iter().chain(all.into_iter().flatten())
+    }
+
+    /// Remembers the queue pair of an id that may have one now.
+    pub(crate) fn know_qp(&mut self, key: IdKey) {
+        let qp = self.table.get(&key).map_or(0, |entry| entry.id.info().qp);
+        if qp != 0 {
+            self.qps.insert(qp, key);
+        }
     }
 
     pub(crate) fn get(&self, key: IdKey) -> Option<&Entry> {
@@ -99,6 +118,7 @@ impl Ids {
             entry.role = Role::Dying(lane);
             self.table.insert(key, entry);
         } else {
+            self.qps.remove(&entry.id.info().qp);
             self.destroyed.extend(entry.destroy(lane));
         }
         attempt
@@ -107,7 +127,7 @@ impl Ids {
     /// Destroys a connection whose owner has given back its lane.
     pub(crate) fn destroy(&mut self, handle: Handle, lane: Lane) {
         let Some(entry) = self.current(handle) else {
-            // Its id went with the device; the queue pair did too.
+            // Its id was leaked, with a queue pair that could be posted on. So is what that uses.
             return;
         };
         if lane.iwarp() {

@@ -120,6 +120,7 @@ impl Ids {
             Ok(lane) => match requested.answer(&entry.id, handle, lane, shared) {
                 Ok(parts) => {
                     entry.role = Role::Live(Live::of(&parts.lane));
+                    self.know_qp(handle.key);
                     return Ok(parts);
                 }
                 Err((lane, error)) => {

@@ -225,8 +225,9 @@ pub(crate) struct Fate {
 impl Fate {
     /// Reports that the connection is down. The first cause stays.
     pub(crate) fn set_down(&self, reason: CloseReason) {
-        let _ = self.down.set(reason);
-        self.shared.note(self.conn);
+        if self.down.set(reason).is_ok() {
+            self.shared.note(self.conn);
+        }
     }
 
     /// Reports doubt about the peer, once until the port has seen it.
@@ -265,7 +266,10 @@ pub(crate) struct Shared {
     pub(crate) bell: Waker,
     pub(crate) node: MemoryNode,
     pub(crate) rings: Rings,
-    notes: ArrayQueue<ConnId>,
+    /// Seats that the port is to look at, each at most once.
+    notes: ArrayQueue<u32>,
+    /// Of each seat, whether it is among them.
+    noted: Box<[AtomicBool]>,
     seats: Mutex<Seats>,
     devices: Mutex<Vec<Arc<PortDevice>>>,
     /// The number to try for the next shared queue.
@@ -277,15 +281,15 @@ impl Shared {
     pub(crate) fn new(config: &PortConfig, bell: Waker) -> Arc<Self> {
         let node = MemoryNode::of_this_thread();
         let seats = config.connections.saturating_add(UNDER_WAY).min(INDEX_LIMIT);
-        // Each use of a seat leaves at most four notes: a hint, that it went down, that its last receive is used, and that
-        // it is destroyed.
-        let notes = ArrayQueue::new(4 * seats as usize + 2);
+        let notes = ArrayQueue::new(seats.max(1) as usize);
+        let noted = (0..seats).map(|_| AtomicBool::new(false)).collect();
         Arc::new(Self {
             config: config.clone(),
             bell,
             node,
             rings: Rings::new(node),
             notes,
+            noted,
             seats: Mutex::new(Seats { limit: seats, table: Vec::new(), free: Vec::new() }),
             devices: Mutex::new(Vec::new()),
             queues: AtomicU32::new(0),
@@ -402,16 +406,25 @@ impl Shared {
         })))
     }
 
-    /// Asks the port to look at `conn`.
+    /// Asks the port to look at the seat of `conn`, however often it was asked already.
     pub(crate) fn note(&self, conn: ConnId) {
-        if self.notes.push(conn).is_err() {
-            tracing::warn!(?conn, "the note queue of a port is full, which its size excludes");
+        let index = conn.index();
+        // SYNC POINT: seat noted. A port that has not cleared the flag yet looks at the seat later.
+        let is_noted = self.noted.get(index as usize).is_none_or(|noted| noted.swap(true, Ordering::AcqRel));
+        if !is_noted && self.notes.push(index).is_err() {
+            tracing::error!(?conn, "the note queue of a port is full, which its size excludes");
         }
         self.bell.ring();
     }
 
-    pub(crate) fn next_note(&self) -> Option<ConnId> {
-        self.notes.pop()
+    /// The next seat to look at.
+    pub(crate) fn next_note(&self) -> Option<usize> {
+        let index = self.notes.pop()? as usize;
+        if let Some(noted) = self.noted.get(index) {
+            // SYNC POINT: seat noted. From here on it is pushed again.
+            noted.swap(false, Ordering::AcqRel);
+        }
+        Some(index)
     }
 
     #[inline]
@@ -452,5 +465,28 @@ impl Drop for Seat {
         // SYNC POINT: queue pair destroyed.
         destroyed.store(true, Ordering::Release);
         shared.note(*conn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::doorbell::Doorbell;
+
+    /// No note is lost, however many there are while the port does not look.
+    #[test]
+    fn a_seat_is_noted_once_until_the_port_looks() {
+        let config = PortConfig { connections: 2, ..PortConfig::default() };
+        let shared = Shared::new(&config, Arc::new(Doorbell::new().expect("an eventfd")));
+        let seats = 2 + UNDER_WAY;
+        for generation in 0..3 {
+            (0..seats).for_each(|index| (0..5).for_each(|_| shared.note(ConnId::new(index, generation))));
+        }
+        for index in 0..seats {
+            assert_eq!(shared.next_note(), Some(index as usize));
+        }
+        assert_eq!((shared.next_note(), shared.has_notes()), (None, false));
+        shared.note(ConnId::new(1, 9));
+        assert_eq!((shared.next_note(), shared.next_note()), (Some(1), None));
     }
 }

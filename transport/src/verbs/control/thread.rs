@@ -45,6 +45,8 @@ use crate::{
 const CHANNEL: u64 = 0;
 const BELL: u64 = 1;
 const DEVICES: u64 = 2;
+/// Events of the CM in one round.
+const EVENTS: usize = 64;
 
 pub(crate) struct Control {
     epoll: OwnedFd,
@@ -138,8 +140,9 @@ impl Control {
         }
     }
 
+    /// Takes what the CM reports. More stays for the next round, behind commands and deadlines: the channel says so again.
     fn take_events(&mut self) {
-        loop {
+        for _ in 0..EVENTS {
             match CmEvent::next(&self.ids.channel) {
                 Ok(Some(event)) => self.on_event(event),
                 Ok(None) => break,
@@ -292,8 +295,15 @@ impl Control {
     }
 
     fn on_device(&mut self, event: AsyncEvent) {
-        let (mut failed, mut low) = (Vec::<IdKey>::new(), None);
-        for entry in self.ids.all() {
+        if event.kind == DeviceEvent::SrqLimit {
+            // Whether a connection is left that shares it or not: who comes later does.
+            return match self.ids.watches.queue(event.device, event.element) {
+                Some(queue) => self.low.push((queue.ran_low(), Arc::downgrade(&queue))),
+                None => self.stray_events += 1,
+            };
+        }
+        let mut failed = Vec::<IdKey>::new();
+        for entry in self.ids.concerned(&event) {
             let action = action(entry.role.state(), Happening::Device(event.kind));
             // Most ids have nothing to do with most events, and what an id is about takes long to read.
             if action == Action::Note {
@@ -307,8 +317,6 @@ impl Control {
                 continue;
             }
             match (action, &entry.role) {
-                // Once, whoever shares it.
-                (Action::Refill, _) => low = queue,
                 (Action::LastReceive, Role::Live(live)) => live.fate.set_last_receive(),
                 (Action::Probe, Role::Live(live)) => live.fate.suspect(),
                 (Action::Fail, Role::Live(live)) => live.fate.set_down(match event.kind {
@@ -323,9 +331,6 @@ impl Control {
                 (Action::Stray, _) => self.stray_events += 1,
                 _ => {}
             }
-        }
-        if let Some(queue) = low {
-            self.low.push((queue.ran_low(), Arc::downgrade(&queue)));
         }
         for key in failed {
             connect::fail(&mut self.ids, key, |active| active.call_failed(libc::EIO));

@@ -9,7 +9,10 @@ use gimmal_rdma::verbs::{AsyncEvent, DeviceEvent, DeviceEvents, DeviceKey, Devic
 
 use crate::{
     PortError,
-    verbs::control::shared::{PortDevice, Shared},
+    verbs::{
+        control::shared::{PortDevice, Shared},
+        srq::queue::SharedQueue,
+    },
 };
 
 /// News of devices, and the ports that may use these. What a port has of a device is known from the port itself: it may have
@@ -17,6 +20,22 @@ use crate::{
 pub(crate) struct Watches {
     events: DeviceEvents,
     ports: Vec<Weak<Shared>>,
+}
+
+/// Returns whether an event names the queue pair that it concerns.
+pub(crate) const fn names_qp(kind: DeviceEvent) -> bool {
+    use DeviceEvent as D;
+    matches!(
+        kind,
+        D::QpFatal
+            | D::QpReqErr
+            | D::QpAccessErr
+            | D::CommEst
+            | D::SqDrained
+            | D::PathMig
+            | D::PathMigErr
+            | D::LastWqe
+    )
 }
 
 /// Returns whether an event concerns an id with this device, queue pair and queues.
@@ -29,14 +48,7 @@ pub(crate) fn concerns(
 ) -> bool {
     use DeviceEvent as D;
     match event.kind {
-        D::QpFatal
-        | D::QpReqErr
-        | D::QpAccessErr
-        | D::CommEst
-        | D::SqDrained
-        | D::PathMig
-        | D::PathMigErr
-        | D::LastWqe => qp != 0 && qp == event.element,
+        kind if names_qp(kind) => qp != 0 && qp == event.element,
         // An attempt has no queue of its own to compare.
         D::CqErr => device == event.device && cq.is_none_or(|cq| cq == event.element),
         D::SrqErr | D::SrqLimit => srq == Some(event.element),
@@ -71,6 +83,12 @@ impl Watches {
             of_ports.extend(port.devices().iter().filter(|known| known.context.key() == device).cloned());
         }
         of_ports
+    }
+
+    /// Returns the shared receives of a port on `device` whose queue is at `address`.
+    pub(crate) fn queue(&self, device: DeviceKey, address: usize) -> Option<Arc<SharedQueue>> {
+        let queues = self.on(device).into_iter().filter_map(|known| known.queue());
+        queues.into_iter().find(|queue| queue.address() == address)
     }
 
     /// Returns the next news of a device, if there are any.

@@ -57,13 +57,13 @@ pub(crate) enum Stage {
 }
 
 impl Phase {
-    /// Returns when the phase ends or goes on without an event.
-    pub(crate) fn deadline(&self) -> Time {
+    /// Returns when the phase ends or goes on without an event, as of `now`.
+    pub(crate) fn deadline(&self, now: Time) -> Time {
         match self {
             Self::Opening { deadline, nudge } => (*deadline).min(*nudge),
             Self::Open => Time::NEVER,
             Self::Failed { at, .. } => *at,
-            Self::Closing(closing) if closing.stage == Stage::Draining => {
+            Self::Closing(closing) if closing.stage == Stage::Draining && now < closing.receives_until => {
                 closing.deadline.min(closing.receives_until)
             }
             Self::Closing(closing) => closing.deadline,
@@ -392,5 +392,22 @@ impl Conn {
             lane.holdings.opened();
         }
         Ok(Some(Event::Opened { conn: self.id, negotiated: Arc::clone(&self.negotiated) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A deadline that has passed would keep a worker awake.
+    #[test]
+    fn who_drains_waits_for_what_is_ahead() {
+        let [start, receives_until, deadline] =
+            [0, 20, 500].map(|ms| Time(0).plus(Duration::from_millis(ms)));
+        let reason = CloseReason::Peer;
+        let phase = Phase::Closing(Closing { reason, stage: Stage::Draining, deadline, receives_until });
+        assert_eq!(phase.deadline(start), receives_until);
+        assert_eq!(phase.deadline(receives_until), deadline);
+        assert_eq!(phase.deadline(receives_until.plus(Duration::from_millis(1))), deadline);
     }
 }

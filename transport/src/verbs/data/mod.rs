@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod close;
 pub(crate) mod conn;
+pub(crate) mod down;
 pub(crate) mod flush;
 pub(crate) mod peer_pulse;
 pub(crate) mod poll;

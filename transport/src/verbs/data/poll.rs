@@ -25,8 +25,9 @@ impl VerbsPort {
         self.take_notes();
         // By now the last flush has done it, unless there was none.
         self.repost();
-        if self.harvest(now, batch) {
-            self.close_down(now);
+        let is_quiet = self.harvest(now, batch);
+        if !self.down.is_empty() {
+            self.close_down(is_quiet, now);
         }
         if !self.pulling.is_empty() {
             self.advance_pulls();
@@ -38,13 +39,15 @@ impl VerbsPort {
     pub(crate) fn take_notes(&mut self) {
         // To take one from nothing costs a full fence.
         while self.gate.shared.has_notes()
-            && let Some(id) = self.gate.shared.next_note()
+            && let Some(index) = self.gate.shared.next_note()
         {
-            let Some(conn) = self.conn(id) else {
+            let conn = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut());
+            let Some(conn) = conn.filter(|conn| !conn.fate.is_destroyed()) else {
                 // Early completions may be of a connection that ended before it was adopted.
                 self.look_again_at_early();
                 continue;
             };
+            let id = conn.id;
             let (suspect, is_open) = (conn.fate.take_suspicion(), conn.is_open());
             if conn.fate.down.get().is_some() {
                 self.down.push(id);
@@ -54,10 +57,18 @@ impl VerbsPort {
         }
     }
 
-    /// Closes the connections that are down. Called when no completion is left: messages that the peer sent before it went,
-    /// its goodbye above all, count first.
-    pub(crate) fn close_down(&mut self, now: Time) {
-        while let Some(id) = self.down.pop() {
+    /// Closes the connections that are down, all of them if no completion is left: messages that the peer sent before it
+    /// went, its goodbye above all, count first.
+    #[cold]
+    pub(crate) fn close_down(&mut self, is_quiet: bool, now: Time) {
+        let down = if is_quiet {
+            self.down.take_all()
+        } else {
+            let hold: u64 = self.cqs.iter().map(|(cq, _)| u64::from(cq.entries())).sum();
+            // Those that were taken last may not be handled yet.
+            self.down.take_late(hold + POLL_BURST as u64)
+        };
+        for id in down {
             let reason = self.conn(id).and_then(|conn| conn.fate.down.get().cloned());
             if let Some(reason) = reason {
                 self.begin_close(id.index() as usize, reason, now);
@@ -107,6 +118,7 @@ impl VerbsPort {
                 tracing::error!(errno, "ibv_poll_cq failed");
                 0
             });
+            self.down.took(count);
             *emptied = if count < POLL_BURST { *emptied + 1 } else { 0 };
             if count > 0 {
                 return true;
@@ -254,23 +266,22 @@ impl VerbsPort {
         self.adopted -= 1;
         self.leave(&mut conn, index);
         self.unwatch(index);
-        if step == Step::Stuck {
-            tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");
-            // The device may still write it.
-            self.backlog.push_back(Event::Closed { conn: id, reason });
-            std::mem::forget(conn);
-            return;
-        }
-        for (token, is_pull) in conn.pulls.abandon() {
+        for (token, is_pull) in conn.pulls.tokens() {
             self.backlog.push_back(if is_pull {
                 Event::Pulled { conn: id, token, result: Err(BulkError::Closed) }
             } else {
                 Event::Accessed { conn: id, token, result: Err(AccessError::Closed) }
             });
         }
-        for room in conn.into_rooms() {
-            // SAFETY: `Gone` is said after the queue pair and its registrations went; `conn` was the last to point there.
-            unsafe { self.gate.shared.give_back(room) };
+        if step == Step::Stuck {
+            tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");
+            // The device may still write it, and what its pulls bring.
+            std::mem::forget(conn);
+        } else {
+            for room in conn.into_rooms() {
+                // SAFETY: `Gone` is said after the queue pair and its registrations went; `conn` was the last to point there.
+                unsafe { self.gate.shared.give_back(room) };
+            }
         }
         self.backlog.push_back(Event::Closed { conn: id, reason });
     }

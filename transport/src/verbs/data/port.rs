@@ -26,6 +26,7 @@ use crate::{
         data::{
             close::Step,
             conn::Conn,
+            down::Down,
             pulls::What,
             rx::Begun,
             table::{Owing, Slot, conn_in, list_once, open_in},
@@ -62,7 +63,7 @@ pub struct VerbsPort {
     /// The length of the next piece where a post moves the bytes.
     pub(crate) pieces: Pieces,
     /// Connections that the CM reports as down, until earlier arrivals are handled.
-    pub(crate) down: Vec<ConnId>,
+    pub(crate) down: Down,
     /// The time of the last poll.
     pub(crate) now: Time,
     /// Events for the next batch.
@@ -105,7 +106,7 @@ impl VerbsPort {
             owing: Owing { conns: Vec::with_capacity(connections), are_many: false },
             waiting: Vec::with_capacity(connections),
             pieces: Pieces::default(),
-            down: Vec::new(),
+            down: Down::default(),
             now: Time::default(),
             backlog: VecDeque::new(),
             read: Vec::new(),
@@ -397,7 +398,7 @@ impl Wait for VerbsPort {
 
     fn deadline(&self) -> Time {
         let at = |&index: &usize| {
-            self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| conn.phase.deadline())
+            self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| conn.phase.deadline(self.now))
         };
         self.waiting.iter().map(at).min().unwrap_or(Time::NEVER)
     }

@@ -229,14 +229,10 @@ impl Pulls {
         Some(self.table.get(usize::from(slot))?.as_ref()?.what)
     }
 
-    /// Drops all transfers, once the queue pair is destroyed. Returns their tokens and whether each is a pull.
-    pub(crate) fn abandon(&mut self) -> Vec<(u64, bool)> {
-        let open = self.table.drain(..).flatten().filter(|pull| !matches!(pull.what, What::Pulse));
-        let tokens = open.map(|pull| (pull.token, matches!(pull.what, What::Bulk))).collect();
-        self.vacant.clear();
-        self.turns.clear();
-        self.outstanding = 0;
-        tokens
+    /// Returns the tokens of all transfers, and whether each is a pull.
+    pub(crate) fn tokens(&self) -> Vec<(u64, bool)> {
+        let open = self.table.iter().flatten().filter(|pull| !matches!(pull.what, What::Pulse));
+        open.map(|pull| (pull.token, matches!(pull.what, What::Bulk))).collect()
     }
 }
 
@@ -252,6 +248,7 @@ mod tests {
             let local = Loan::anonymous(len, 0).expect("memory");
             pulls.add(token, What::Read, local, 1, RemoteBytes { address: 1 << 20, rkey: 2 });
         }
+        assert_eq!(pulls.tokens(), [(70, false), (71, false)]);
         let mut posted = Vec::new();
         for taken in [1, 0, 2, 1] {
             let mut list = SendList::new(4);
@@ -273,6 +270,6 @@ mod tests {
         assert!(matches!(pulls.arrived(1, 904), Some((71, Ended::Accessed(_)))));
         assert!(pulls.arrived(0, 4096).is_none());
         assert!(matches!(pulls.arrived(0, 1808), Some((70, _))));
-        assert!(pulls.is_idle() && pulls.abandon().is_empty());
+        assert!(pulls.is_idle() && pulls.tokens().is_empty());
     }
 }
