@@ -139,6 +139,8 @@ mod tests {
             (closed(Fate::MaybeRan), StatusCode::BAD_GATEWAY, gimmal::Code::Unavailable),
             (full, StatusCode::SERVICE_UNAVAILABLE, gimmal::Code::ResourceExhausted),
             (Error::Aborted(String::new()), StatusCode::BAD_GATEWAY, gimmal::Code::Cancelled),
+            (Error::ContentLength, StatusCode::BAD_REQUEST, gimmal::Code::Internal),
+            (Error::ResponseLength, StatusCode::BAD_GATEWAY, gimmal::Code::Internal),
             (Error::Malformed("no head"), StatusCode::BAD_GATEWAY, gimmal::Code::Internal),
         ];
         for (error, status, code) in cases {

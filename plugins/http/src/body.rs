@@ -92,11 +92,20 @@ impl Body {
         self
     }
 
+    /// It is not as long as it should be.
+    #[cold]
+    fn lies(&self) -> Error {
+        match &self.from {
+            From::Stream(streamed) if streamed.end.is_some() => Error::ResponseLength,
+            _ => Error::ContentLength,
+        }
+    }
+
     /// Notes that so many bytes came.
     fn count(&mut self, bytes: usize) -> Result<(), Error> {
         let bytes = bytes as u64;
-        if let Some(left) = &mut self.left {
-            *left = left.checked_sub(bytes).ok_or(Error::ContentLength)?;
+        if let Some(left) = self.left {
+            self.left = Some(left.checked_sub(bytes).ok_or_else(|| self.lies())?);
         }
         if let Some((limit, left)) = &mut self.max {
             *left = left.checked_sub(bytes).ok_or(Error::TooLarge { limit: *limit })?;
@@ -112,7 +121,7 @@ impl Body {
     /// All data came: what is left are trailers.
     fn finish(&mut self, trailers: Option<HeaderMap>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if self.left.is_some_and(|left| left > 0) {
-            return self.fail(Error::ContentLength);
+            return self.fail(self.lies());
         }
         self.from = From::Over;
         Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))

@@ -192,7 +192,7 @@ where
             return Ok(gathered);
         }
         let Some(body) = &mut self.body else { return Ok(Gathered::default()) };
-        let gathered = gather(Pin::new(body), context, room).map_err(Error::Body)?;
+        let gathered = gather(Pin::new(body), context, room).map_err(Error::Unsent)?;
         if gathered.is_whole {
             let said = rules::content_length(&self.parts.headers).map_err(|_| Error::ContentLength)?;
             if said.is_some_and(|said| said != gathered.bytes as u64) {
@@ -259,10 +259,10 @@ where
     }
 
     fn whole(&self, parts: response::Parts, contents: Contents) -> Result<Response<Body>, Error> {
-        let said = rules::content_length(&parts.headers).map_err(|_| Error::ContentLength)?;
+        let said = rules::content_length(&parts.headers).map_err(|_| Error::ResponseLength)?;
         let is_bodiless = rules::is_bodiless(&self.parts.method, parts.status);
         if said.is_some_and(|said| said != contents.data.len() as u64) && !is_bodiless {
-            return Err(Error::ContentLength);
+            return Err(Error::ResponseLength);
         }
         Ok(Response::from_parts(parts, Body::whole(contents)))
     }
@@ -271,7 +271,7 @@ where
     fn streamed(&mut self, open: Open<C>, head: &Bytes) -> Result<Response<Body>, Error> {
         let parts = head::read_response(head, head, mem::take(&mut self.parts.headers))?;
         let Open { down, tie, ticket, failed } = open;
-        let said = rules::content_length(&parts.headers).map_err(|_| Error::ContentLength)?;
+        let said = rules::content_length(&parts.headers).map_err(|_| Error::ResponseLength)?;
         let said = said.filter(|_| self.parts.method != Method::HEAD);
         let streamed = Streamed {
             _tie: Some(tie),

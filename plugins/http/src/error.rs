@@ -18,15 +18,21 @@ pub enum Error {
     /// No connection was there in time. The request was not sent.
     #[error("there is no connection to the server (not run): {0}")]
     NotConnected(Failure),
+    /// The body that this side sends ended with an error at once. The request was not sent.
+    #[error("the request's body, before the request was sent: {0}")]
+    Unsent(#[source] Box<dyn StdError + Send + Sync>),
     /// The body that this side sends ended with an error, so the call was cancelled.
     #[error("the request's body: {0}")]
     Body(#[source] Box<dyn StdError + Send + Sync>),
     /// The peer gave up the body that it was sending. What came of it is not all.
     #[error("the peer gave up before the end of the body: {0}")]
     Aborted(String),
-    /// A body is longer or shorter than its `content-length`.
+    /// The body of a request is longer or shorter than its `content-length`. A client does not send such a request.
     #[error("the body is not as long as its content-length says")]
     ContentLength,
+    /// The body of a response is longer or shorter than its `content-length`, or that is no number.
+    #[error("the response is not as long as its content-length says")]
+    ResponseLength,
     /// A body is above the limit of the server.
     #[error("the body is above the limit of {limit} bytes; send less, or raise it at the server")]
     TooLarge {
@@ -56,9 +62,13 @@ impl Error {
     pub fn fate(&self) -> Fate {
         match self {
             Self::Call(failure) => failure.fate(),
-            Self::NotConnected(_) | Self::HeadTooLarge | Self::NotCarried(_) => Fate::NotRun,
-            Self::Aborted(_) | Self::Malformed(_) => Fate::Ran,
-            Self::Body(_) | Self::ContentLength | Self::TooLarge { .. } => Fate::MaybeRan,
+            Self::NotConnected(_)
+            | Self::Unsent(_)
+            | Self::ContentLength
+            | Self::HeadTooLarge
+            | Self::NotCarried(_) => Fate::NotRun,
+            Self::Aborted(_) | Self::ResponseLength | Self::Malformed(_) => Fate::Ran,
+            Self::Body(_) | Self::TooLarge { .. } => Fate::MaybeRan,
         }
     }
 
@@ -77,7 +87,7 @@ impl Error {
             Self::Call(CallError::Transport(TransportError::Full { .. })) => Code::ResourceExhausted,
             Self::Call(CallError::Mismatch(_)) | Self::NotCarried(_) => Code::Unimplemented,
             Self::HeadTooLarge | Self::TooLarge { .. } => Code::ResourceExhausted,
-            Self::Aborted(_) | Self::Body(_) => Code::Cancelled,
+            Self::Aborted(_) | Self::Body(_) | Self::Unsent(_) => Code::Cancelled,
             _ => Code::Internal,
         }
     }

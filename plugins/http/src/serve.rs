@@ -208,15 +208,17 @@ where
     if parts.status == StatusCode::NO_CONTENT {
         parts.headers.remove(header::CONTENT_LENGTH);
     }
+    let said = rules::content_length(&parts.headers).map_err(|_| lies())?;
     if rules::is_bodiless(&method, parts.status) {
         return Ok(Answered::Whole { parts, data: Pieces::default(), trailers: None });
     }
-    respond(parts, body, down, (heads, limit)).await
+    respond(parts, said, body, down, (heads, limit)).await
 }
 
 /// Sends a response that has a body: at once, if all of it is there.
 async fn respond<R>(
     parts: response::Parts,
+    said: Option<u64>,
     body: R,
     down: &mut Sink<Piece>,
     (heads, limit): (usize, usize),
@@ -228,7 +230,6 @@ where
     let room = limit.saturating_sub(heads);
     let mut gathered =
         poll_fn(|context| std::task::Poll::Ready(gather(body.as_mut(), context, room))).await?;
-    let said = rules::content_length(&parts.headers).map_err(|_| lies())?;
     if gathered.is_whole {
         if said.is_some_and(|said| said != gathered.bytes as u64) {
             return Err(lies());

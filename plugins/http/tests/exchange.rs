@@ -4,12 +4,15 @@
 
 mod common;
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use common::{Fixture, Log, Requests as _, channel_body, full, on_time};
 use gimmal_http::{Body, Error, Peer, Timeout};
-use gimmal_rpc::{Status, TransportError, engine::transport::CloseReason, response::Failure};
+use gimmal_rpc::{Fate, Status, TransportError, engine::transport::CloseReason, response::Failure};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
@@ -238,7 +241,8 @@ async fn lengths_that_lie_are_found() {
     let whole =
         |said: &str| Request::post("/").header("content-length", said).body(Full::<Bytes>::from("1234"));
     for said in ["3", "5", "x"] {
-        assert!(matches!(fixture.send(whole(said).unwrap()).await, Err(Error::ContentLength)), "{said}");
+        let error = fixture.send(whole(said).unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::ContentLength) && error.fate() == Fate::NotRun, "{said}: {error}");
     }
     assert!(fixture.send(whole("4").unwrap()).await.is_ok());
     for said in ["3", "5"] {
@@ -255,6 +259,52 @@ async fn lengths_that_lie_are_found() {
     let mut request = get("/");
     request.headers_mut().insert("x-answer", HeaderValue::from_static("6"));
     assert!(matches!(fixture.send(request).await, Err(Error::Aborted(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn lengths_of_responses_that_lie_are_not_those_of_requests() {
+    let open = Arc::<Mutex<Vec<_>>>::default();
+    let senders = Arc::clone(&open);
+    let fixture = Fixture::serve(move |request: Request<Body>| {
+        let (sender, body) = channel_body();
+        sender.send(Ok(Frame::data("1234".into()))).unwrap();
+        // The end is not there yet: the response goes as a stream.
+        senders.lock().unwrap().push(sender);
+        let said = request.headers()["x-answer"].clone();
+        async move { Response::builder().header("content-length", said).body(body).unwrap() }
+    });
+    let ask = |method, said: &str| {
+        let request = Request::builder().method::<Method>(method).uri("/").header("x-answer", said);
+        fixture.send(request.body(Full::<Bytes>::default()).unwrap())
+    };
+    for said in ["3", "5"] {
+        let response = on_time(ask(Method::GET, said)).await.unwrap();
+        open.lock().unwrap().clear();
+        let error = on_time(response.into_body().collect()).await.unwrap_err();
+        assert!(matches!(error, Error::ResponseLength) && error.fate() == Fate::Ran, "{said}: {error}");
+    }
+    let head = on_time(ask(Method::HEAD, "5")).await.unwrap();
+    assert_eq!(head.headers()["content-length"], "5");
+    for method in [Method::HEAD, Method::GET] {
+        let error = on_time(ask(method, "x")).await.unwrap_err();
+        assert!(matches!(error, Error::Aborted(_)), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_request_that_cannot_be_written_does_not_run() {
+    let fixture = Fixture::serve(|_: Request<Body>| async { Response::new(Full::<Bytes>::default()) });
+    let (sender, body) = channel_body();
+    sender.send(Err("spoiled".into())).unwrap();
+    let error = fixture.send(Request::post("/").body(body).unwrap()).await.unwrap_err();
+    assert!(matches!(&error, Error::Unsent(_)) && error.fate() == Fate::NotRun, "{error}");
+    for (name, is_short) in [("x".repeat(255), true), ("x".repeat(256), false)] {
+        let request = Request::get("/").header(&name, "1").body(Full::<Bytes>::default()).unwrap();
+        match fixture.send(request).await {
+            Ok(_) => assert!(is_short),
+            Err(error) => assert!(!is_short && matches!(error, Error::HeadTooLarge), "{error}"),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -396,7 +446,7 @@ async fn requests_find_the_next_server() {
     let error =
         on_time(fixture.client.clone().wait_for_ready(Duration::from_millis(50)).send(get("/"))).await;
     let error = error.unwrap_err();
-    assert!(matches!(error, Error::NotConnected(_)) && error.fate() == gimmal::Fate::NotRun, "{error}");
+    assert!(matches!(error, Error::NotConnected(_)) && error.fate() == Fate::NotRun, "{error}");
     let client = fixture.client.clone().wait_for_ready(Duration::from_secs(10));
     let waiting = tokio::spawn(async move { client.send(get("/")).await.map(|response| response.status()) });
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -450,14 +500,14 @@ fn only_what_did_not_run_and_lost_connections_are_unavailable() {
     let closed = |fate| TransportError::Closed { reason: CloseReason::Peer, fate };
     let worker = |fate| TransportError::Worker { why: "it is gone", fate };
     let cases = [
-        (closed(gimmal::Fate::NotRun), gimmal::Code::Unavailable),
-        (closed(gimmal::Fate::MaybeRan), gimmal::Code::Unavailable),
-        (worker(gimmal::Fate::NotRun), gimmal::Code::Unavailable),
-        (worker(gimmal::Fate::MaybeRan), gimmal::Code::Unavailable),
+        (closed(Fate::NotRun), gimmal::Code::Unavailable),
+        (closed(Fate::MaybeRan), gimmal::Code::Unavailable),
+        (worker(Fate::NotRun), gimmal::Code::Unavailable),
+        (worker(Fate::MaybeRan), gimmal::Code::Unavailable),
         (TransportError::Full { waiting: 1 }, gimmal::Code::ResourceExhausted),
         (TransportError::TooLarge { limit: 1 }, gimmal::Code::Internal),
         (TransportError::AnswerAboveMax { bytes: 2, limit: 1 }, gimmal::Code::Internal),
-        (TransportError::OwnWorker { fate: gimmal::Fate::MaybeRan }, gimmal::Code::Internal),
+        (TransportError::OwnWorker { fate: Fate::MaybeRan }, gimmal::Code::Internal),
     ];
     for (error, code) in cases {
         assert_eq!(Error::Call(Failure::Transport(error.clone())).code(), code, "{error}");
@@ -466,7 +516,7 @@ fn only_what_did_not_run_and_lost_connections_are_unavailable() {
     assert_eq!(Error::Call(Failure::Status(status.clone())).code(), gimmal::Code::DeadlineExceeded);
     assert_eq!(Error::NotConnected(Failure::Status(status)).code(), gimmal::Code::Unavailable);
     let aborted = Error::Aborted("it failed".to_owned());
-    assert_eq!((aborted.code(), aborted.fate()), (gimmal::Code::Cancelled, gimmal::Fate::Ran));
+    assert_eq!((aborted.code(), aborted.fate()), (gimmal::Code::Cancelled, Fate::Ran));
     assert_eq!(Error::Malformed("no head").code(), gimmal::Code::Internal);
     assert_eq!(Error::NotCarried("CONNECT").code(), gimmal::Code::Unimplemented);
 }

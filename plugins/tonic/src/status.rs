@@ -9,13 +9,13 @@ use tonic::{Code, Status};
 /// Makes a status of a failure. Its source is the [`Error`], from which [`fate`] reads whether the call ran.
 #[must_use]
 pub fn status_of(error: Error) -> Status {
-    // A body that ends with a status says best what happened.
-    if let Error::Body(source) = &error
-        && let Some(status) = source.downcast_ref::<Status>()
-    {
-        return status.clone();
-    }
-    let mut status = Status::new(Code::from_i32(error.code().number().into()), error.to_string());
+    let of_body = match &error {
+        // A body that ends with a status says best what happened.
+        Error::Body(source) | Error::Unsent(source) => source.downcast_ref::<Status>().cloned(),
+        _ => None,
+    };
+    let mut status = of_body
+        .unwrap_or_else(|| Status::new(Code::from_i32(error.code().number().into()), error.to_string()));
     status.set_source(Arc::new(error));
     status
 }

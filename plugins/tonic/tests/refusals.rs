@@ -271,6 +271,9 @@ async fn an_upload_that_is_cut_has_no_good_end() {
         drop(sender);
         assert_eq!(on_time(fixture.client().up(apart(notes))).await.unwrap().into_inner().count, 3);
         assert_eq!(fixture.seen.ended(4).await[3], None, "{medium}");
+        // A message that cannot be written is not sent.
+        let status = on_time(limited.unary(large())).await.unwrap_err();
+        assert_eq!((status.code(), fate(&status)), (Code::OutOfRange, Fate::NotRun), "{medium}: {status}");
     }
 }
 
