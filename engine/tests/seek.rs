@@ -210,6 +210,56 @@ impl App for Ticker {
     }
 }
 
+/// Takes turns until one of the ticks has sent, after `left` others, and the worker sleeps.
+fn send_and_sleep(client: &mut Inline<Any, Ticker>, left: u32) {
+    client.app_mut().left = Some(left);
+    let until = Instant::now() + LIMIT;
+    loop {
+        assert!(Instant::now() < until, "it never sleeps");
+        if !matches!(client.step(LIMIT, Waker::noop(), true), Rest::Sleep(_)) {
+            continue;
+        }
+        if client.app().left.is_none() {
+            return;
+        }
+        client.woke();
+    }
+}
+
+/// A frame lies in the peer's ring at once, and a peer that sleeps has to be rung for it.
+#[test]
+fn a_peer_that_sleeps_is_rung_for_what_a_tick_sends() {
+    let received = Arc::<AtomicU64>::default();
+    let app = Server { sent: 0, received: Arc::clone(&received), blocked: Arc::default() };
+    let (provider, plan) = (Any::new(), plan(Idle::Event));
+    let mut server = Inline::new(&provider, &plan, app).unwrap();
+    let listener = provider.listen(&address("mem", "rung"), &ListenOptions::default()).unwrap();
+    let at = listener.address();
+    let _acceptor = Acceptor::spawn(listener, vec![server.handle()]).unwrap();
+    let mut client = Inline::new(&Any::new(), &plan, Ticker { conn: None, left: None }).unwrap();
+    let (conn, _) = client.connect(&at).unwrap();
+    client.app_mut().conn = Some(conn);
+    let handle = server.handle();
+    wait("it is not open", || {
+        server.turn();
+        handle.load() == 1
+    });
+    for round in 0..12 {
+        wait("the server never sleeps", || matches!(server.step(LIMIT, Waker::noop(), true), Rest::Sleep(_)));
+        send_and_sleep(&mut client, round % 6);
+        let alarm = server.alarm().unwrap();
+        let mut fds = [rustix::event::PollFd::new(&alarm, rustix::event::PollFlags::IN)];
+        let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "message {round} woke nobody");
+        server.woke();
+        client.woke();
+        wait("the message is not there", || {
+            server.turn();
+            received.load(SeqCst) > u64::from(round)
+        });
+    }
+}
+
 /// Also from the tick that asks how long it may sleep.
 fn what_a_tick_sends_leaves_before_the_worker_sleeps(scheme: &str) {
     let served = serve(scheme, "tick");
@@ -218,18 +268,7 @@ fn what_a_tick_sends_leaves_before_the_worker_sleeps(scheme: &str) {
     let (conn, _) = client.connect(&served.address).unwrap();
     client.app_mut().conn = Some(conn);
     for round in 0..12 {
-        client.app_mut().left = Some(round % 6);
-        let until = Instant::now() + LIMIT;
-        loop {
-            assert!(Instant::now() < until, "it never sleeps");
-            if !matches!(client.step(LIMIT, Waker::noop(), true), Rest::Sleep(_)) {
-                continue;
-            }
-            if client.app().left.is_none() {
-                break;
-            }
-            client.woke();
-        }
+        send_and_sleep(&mut client, round % 6);
         // Nobody wakes it.
         let what = format!("message {round} did not leave");
         wait(&what, || served.received.load(SeqCst) > u64::from(round));
