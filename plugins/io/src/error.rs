@@ -30,14 +30,15 @@ impl Code {
 pub(crate) fn of_read(error: &ReadError, held: &Held) -> io::Error {
     match error {
         ReadError::Aborted(code) => io::Error::new(io::ErrorKind::ConnectionReset, Code(*code)),
-        _ => held.error(io::ErrorKind::ConnectionReset),
+        ReadError::Over => held.error(),
+        _ => io::Error::new(io::ErrorKind::ConnectionReset, error.to_string()),
     }
 }
 
-/// Why nothing can be written.
+/// Why nothing can be written, or the end did not leave.
 pub(crate) fn of_write(error: &StreamError, held: &Held) -> io::Error {
     match error {
         StreamError::Stopped(code) => io::Error::new(io::ErrorKind::BrokenPipe, Code(*code)),
-        _ => held.error(io::ErrorKind::BrokenPipe),
+        _ => held.error(),
     }
 }

@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use atomic_waker::AtomicWaker;
@@ -39,6 +39,25 @@ pub(crate) struct Called {
     pub(crate) tie: Tie,
     /// Why it ended, once that is known.
     pub(crate) failure: Option<String>,
+    /// The task that waits for that.
+    pub(crate) reader: Option<Waker>,
+}
+
+impl Called {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.failure.is_none() {
+            let response = ready!(self.ticket.poll(context));
+            self.failure = Some(reason(&response));
+        }
+        Poll::Ready(())
+    }
+
+    /// Why it ended, if that is known now. The reader that waits for it goes on waiting.
+    fn failure(&mut self) -> Option<String> {
+        let reader = self.reader.clone();
+        let _ = self.poll(&mut Context::from_waker(reader.as_ref().unwrap_or(Waker::noop())));
+        self.failure.clone()
+    }
 }
 
 /// Why a call ended that another task has.
@@ -66,7 +85,6 @@ pub(crate) fn reason(response: &Response) -> String {
 pub(crate) struct Accepted {
     halves_over: AtomicUsize,
     waker: AtomicWaker,
-    is_lost: AtomicBool,
 }
 
 impl fmt::Debug for Held {
@@ -108,13 +126,6 @@ impl Held {
         if accepted.halves_over.load(Ordering::Acquire) < 2 { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// The call of an accepted stream ended before its halves did.
-    pub(crate) fn lost(&self) {
-        if let Side::Accepted(accepted) = &self.side {
-            accepted.is_lost.store(true, Ordering::Release);
-        }
-    }
-
     /// Waits until it is known why the call of an opened stream is over. One task waits at a time: the reader.
     pub(crate) fn poll_failure(&self, context: &mut Context<'_>) -> Poll<()> {
         let called = match &self.side {
@@ -126,28 +137,23 @@ impl Held {
             Side::Accepted(_) => return Poll::Ready(()),
         };
         let mut called = called.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(called) = called.as_mut().filter(|called| called.failure.is_none()) else {
-            return Poll::Ready(());
-        };
-        let response = ready!(called.ticket.poll(context));
-        called.failure = Some(reason(&response));
-        Poll::Ready(())
+        let Some(called) = called.as_mut() else { return Poll::Ready(()) };
+        called.reader = Some(context.waker().clone());
+        called.poll(context)
     }
 
-    /// Why a half cannot go on whose call is over; `kind` where this side ended it itself, or it is not known yet.
-    pub(crate) fn error(&self, kind: io::ErrorKind) -> io::Error {
+    /// Why a half cannot go on whose call is over, though this side said no end of it; without a reason where that is not known yet.
+    pub(crate) fn error(&self) -> io::Error {
         let reason = match &self.side {
             Side::Opened(called) => {
-                let called = called.lock().unwrap_or_else(PoisonError::into_inner);
-                called.as_ref().and_then(|called| called.failure.clone())
+                let mut called = called.lock().unwrap_or_else(PoisonError::into_inner);
+                called.as_mut().and_then(Called::failure)
             }
             Side::Carried(carried) => carried.failure.get().cloned(),
-            Side::Accepted(accepted) => {
-                let is_lost = accepted.is_lost.load(Ordering::Acquire);
-                is_lost.then(|| "the caller dropped the stream, or the connection ended".to_owned())
-            }
+            Side::Accepted(_) => Some("the caller dropped the stream, or the connection ended".to_owned()),
         };
-        reason.map_or_else(|| kind.into(), |reason| io::Error::new(io::ErrorKind::ConnectionReset, reason))
+        let kind = io::ErrorKind::ConnectionReset;
+        reason.map_or_else(|| kind.into(), |reason| io::Error::new(kind, reason))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, Ordering, fence},
     },
     task::{Context, Poll},
 };
@@ -31,6 +31,12 @@ struct Queue {
     waker: AtomicWaker,
     /// The server is gone, or the queue is not read any more.
     is_closed: AtomicBool,
+}
+
+impl Queue {
+    fn clear(&self) {
+        while self.streams.pop().is_some() {}
+    }
 }
 
 /// The service whose calls are streams: give it to a server. Made by [`serve`].
@@ -110,7 +116,9 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
-        while self.0.streams.pop().is_some() {}
+        // SYNC POINT: incoming closed. A stream that comes after the queue is empty is dropped by the worker that brings it.
+        fence(Ordering::SeqCst);
+        self.0.clear();
     }
 }
 
@@ -118,20 +126,6 @@ impl Drop for Streams {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
         self.0.waker.wake();
-    }
-}
-
-/// Ends with the handler's future: says whether that came too early.
-struct Watch {
-    held: Arc<Held>,
-    is_over: bool,
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.held.lost();
-        }
     }
 }
 
@@ -168,12 +162,14 @@ impl Service for Streams {
                 "too many streams wait to be accepted; accept them faster, or raise the backlog",
             ));
         }
+        // SYNC POINT: incoming closed. Who closed it before the stream was there has not found it.
+        fence(Ordering::SeqCst);
+        if queue.is_closed.load(Ordering::Acquire) {
+            queue.clear();
+        }
         queue.waker.wake();
-        let watch = Watch { held, is_over: false };
         seat.put::<Raw, _>(async move {
-            let mut watch = watch;
-            std::future::poll_fn(|context| watch.held.poll_over(context)).await;
-            watch.is_over = true;
+            std::future::poll_fn(|context| held.poll_over(context)).await;
             Plain(Vec::<u8>::new())
         });
         Ok(())

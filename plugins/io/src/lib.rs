@@ -33,7 +33,8 @@
 //! | streams that wait to be accepted | the backlog of [`serve`] | refused |
 //! | bytes that were not read, of a stream | `stream_window`, growing up to 4 MiB | the writer waits |
 //! | bytes that were not read, of a connection | `stream_budget` | smaller windows, 4 KiB at least |
-//! | bytes that were written and have not left | 64 KiB | the writer waits |
+//! | bytes that were written and their worker has not taken | 64 KiB, or 1 MiB of writes of 16 KiB and more | the writer waits |
+//! | bytes that the worker has taken and have not left | as many again | the writer waits |
 //!
 //! A stream has no deadline. It lives until both halves have ended, its connection is lost, or one side drops it.
 //!

@@ -59,7 +59,7 @@ pub(crate) static METHODS: [Method; 1] =
 pub fn open(client: &Client, name: &str) -> Duplex {
     let (ends, ticket) = start(client, name);
     let CallerEnds { up, down, tie } = ends;
-    duplex(up, down, Side::Opened(Mutex::new(Some(Called { ticket, tie, failure: None }))))
+    duplex(up, down, Side::Opened(Mutex::new(Some(Called { ticket, tie, failure: None, reader: None }))))
 }
 
 /// Opens a stream on a client whose calls have no worker's thread, such as `gimmal::tokio::LocalClient`, and returns the stream's call

@@ -69,7 +69,8 @@ impl SendStream {
     ///
     /// # Errors
     /// [`io::ErrorKind::BrokenPipe`] when the reader stopped the stream, with its [`Code`](crate::Code), and after
-    /// [`SendStream::finish`]. [`io::ErrorKind::ConnectionReset`] when the connection is lost.
+    /// [`SendStream::finish`]. [`io::ErrorKind::ConnectionReset`] when the connection is lost, or the server did not take the stream: with
+    /// the reason, once that is known.
     pub fn poll_write_pieces(
         &mut self,
         context: &Context<'_>,

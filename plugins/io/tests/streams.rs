@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{Fixture, bytes, roomy, until};
-use gimmal_io::{Code, open};
+use gimmal_io::{Code, SendStream, open};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Runs a case over each provider.
@@ -273,6 +273,71 @@ fn a_lost_connection_ends_streams_by_an_error_and_never_well() {
         assert_eq!(accepted.read(&mut [0]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
         drop((client, incoming));
     });
+}
+
+/// The kind of the error says so at once, and its text why, as soon as that is known.
+#[test]
+fn a_writer_alone_is_told_that_its_stream_is_lost() {
+    /// Writes until that fails, then until the reason is known.
+    async fn told(send: &mut SendStream) -> String {
+        loop {
+            match send.write(b"x").await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(error) => {
+                    assert_eq!((error.kind(), Code::of(&error)), (ErrorKind::ConnectionReset, None));
+                    if error.get_ref().is_some() {
+                        return error.to_string();
+                    }
+                }
+            }
+        }
+    }
+    each(|mut fixture| async move {
+        let (opened, accepted) = fixture.pair().await;
+        let (kept, mut accepted_send) = accepted.into_split();
+        let (recv, mut send) = opened.into_split();
+        let (other, _other_accepted) = fixture.pair().await;
+        let (other_recv, mut other_send) = other.into_split();
+        drop(other_recv);
+        let Fixture { server, client, incoming } = fixture;
+        let _ = tokio::task::spawn_blocking(move || server.shutdown(Duration::ZERO)).await;
+        assert!(told(&mut accepted_send).await.contains("the connection ended"));
+        for send in [&mut send, &mut other_send] {
+            told(send).await;
+            assert_eq!(send.closed().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+            assert_eq!(send.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe, "it has finished");
+        }
+        drop((client, incoming, kept, recv));
+    });
+    each(|fixture| async move {
+        let Fixture { server, client, incoming } = fixture;
+        drop(incoming);
+        let (recv, mut send) = open(&client, "nobody").into_split();
+        drop(recv);
+        let why = told(&mut send).await;
+        assert!(why.contains("nobody accepts"), "{why}");
+        drop(server);
+    });
+}
+
+/// What is opened while it is dropped ends, whichever comes first.
+#[test]
+fn streams_that_come_while_nobody_accepts_any_more_end() {
+    for _ in 0..20 {
+        each(|fixture| async move {
+            let Fixture { server, client, incoming } = fixture;
+            let first = open(&client, "first");
+            let dropping = std::thread::spawn(move || drop(incoming));
+            let streams: Vec<_> =
+                std::iter::once(first).chain((0..100).map(|_| open(&client, "it"))).collect();
+            for mut stream in streams {
+                // In order or not, but at last.
+                let _ = stream.read(&mut [0]).await;
+            }
+            dropping.join().unwrap();
+            drop(server);
+        });
+    }
 }
 
 /// Streams end in each way, with readers and writers of all kinds; a slow one costs only itself.
