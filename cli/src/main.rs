@@ -156,17 +156,12 @@ fn main() -> ExitCode {
     let args = Args::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
     match run(args.command) {
         Ok(is_well) => ExitCode::from(u8::from(!is_well)),
-        Err(error) if is_unread(&*error) => ExitCode::SUCCESS,
+        Err(error) if say::is_unread(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             say::complain(&in_options(&error.to_string()));
             ExitCode::FAILURE
         }
     }
-}
-
-/// Whether who reads our output has seen enough.
-fn is_unread(error: &(dyn Error + 'static)) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Writes the log to stderr: warnings, or what `GIMMAL_LOG` asks for.
@@ -191,7 +186,7 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
                 Some(doctor::Peer::Best(url)) => doctor::examine_best(&machine, url),
             };
             match report.print(json) {
-                Err(error) if !is_unread(&error) => Err(error.into()),
+                Err(error) if !say::is_unread(&error) => Err(error.into()),
                 _ => Ok(report.ok),
             }
         }

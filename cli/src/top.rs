@@ -9,7 +9,10 @@ use std::{
 use gimmal_rpc::reflect::{ConnectionInfo, Health, ReflectionClient};
 use serde_json::{Value, json};
 
-use crate::live::{Done, Server, explain};
+use crate::{
+    live::{Done, Server, explain},
+    say::{is_unread, printable},
+};
 
 /// How often a server is shown, and how.
 #[derive(Debug)]
@@ -31,8 +34,16 @@ pub(crate) fn health(server: &Server, service: String, json: bool) -> Done<bool>
     let reflection = ReflectionClient::new(server.connect()?);
     let health = reflection.health(service).wait().map_err(explain)?;
     let text = if json { json!({ "health": word(health) }).to_string() } else { word(health).to_owned() };
-    writeln!(io::stdout(), "{text}")?;
+    is_read(writeln!(io::stdout(), "{text}"))?;
     Ok(health == Health::Serving)
+}
+
+/// Whether somebody reads what was printed. The exit code is an answer of its own.
+fn is_read(printed: io::Result<()>) -> io::Result<bool> {
+    match printed {
+        Err(error) if !is_unread(&error) => Err(error),
+        printed => Ok(printed.is_ok()),
+    }
 }
 
 /// `gimmal top`: shows a server until it is interrupted, also over its restarts. Returns whether it was healthy when
@@ -49,15 +60,17 @@ pub(crate) fn top(server: &Server, updates: &Updates) -> Done<bool> {
         is_well = seen.as_ref().is_ok_and(|seen| seen.health == Health::Serving);
         let text = match (&seen, updates.json) {
             (Ok(seen), true) => format!("{}\n", line(seen, before.as_ref(), updates.interval)),
-            (Ok(seen), false) => page(seen, before.as_ref(), updates.interval),
+            (Ok(seen), false) => printable(&page(seen, before.as_ref(), updates.interval)),
             // The client connects again by itself.
             (Err(error), true) => format!("{}\n", json!({ "error": error })),
-            (Err(error), false) => format!("no answer: {error}\n"),
+            (Err(error), false) => format!("no answer: {}\n", printable(error)),
         };
         if let (Err(error), 0) = (&seen, round) {
             return Err(error.clone().into());
         }
-        write!(io::stdout(), "{text}")?;
+        if !is_read(write!(io::stdout(), "{text}"))? {
+            break;
+        }
         before = seen.ok();
     }
     Ok(is_well)

@@ -31,6 +31,8 @@ trait Desk {
     async fn reserve(&self, cx: &Cx, order: Order, days: u16) -> Result<Order, Refusal>;
     /// Items both ways.
     async fn doubled(&self, cx: &Cx, factor: u32, numbers: Stream<u32>, out: Sink<Order>) -> u64;
+    /// Items, given up before the answer.
+    async fn cut(&self, cx: &Cx, out: Sink<u32>) -> u64;
     /// Bulk.
     async fn upper(&self, cx: &Cx, name: String, content: Bulk) -> WithLoan<u64>;
 }
@@ -99,6 +101,12 @@ impl Desk for Clerk {
         sum
     }
 
+    async fn cut(&self, _: &Cx, mut out: Sink<u32>) -> u64 {
+        out.send(&7).await.unwrap();
+        out.reset(5);
+        2
+    }
+
     async fn upper(&self, cx: &Cx, name: String, content: Bulk) -> WithLoan<u64> {
         let mut loan = cx.loan(content.len()).unwrap();
         loan.copy_from_slice(&content.to_ascii_uppercase());
@@ -120,6 +128,13 @@ fn a_live_server_is_listed_called_and_watched() {
     assert_eq!(said(&["call", url, "Desk.greet", "Ada", "2"]), "[\"hello, Ada\",\"hello, Ada\"]\n");
     assert_eq!(said(&["call", url, "Desk.divide", "--", "-6", "3"]), "-2\n");
     assert_eq!(said(&["call", url, "Desk.reverse", "abc"]), "cba\n");
+    let cut = gimmal(&["call", url, "Desk.cut"]);
+    let complained = String::from_utf8(cut.stderr).unwrap();
+    assert_eq!((cut.status.code(), &*cut.stdout), (Some(1), &b"7\n2\n"[..]), "{complained}");
+    assert!(
+        complained.contains("items are missing: the sender gave the stream up with code 5"),
+        "{complained}"
+    );
     assert!(complaint(&["call", url, "Desk.divide", "6", "0"]).contains("by zero"));
     assert!(complaint(&["call", url, "Desk.greet", "Ada"]).contains("takes 2 arguments, 1 were given"));
     assert!(complaint(&["call", url, "Desk.nothing"]).contains("is not served; there are"));
@@ -143,6 +158,9 @@ fn a_live_server_is_listed_called_and_watched() {
         let more: &[&str] = if command == "top" { &["--count", "1"] } else { &[] };
         let output = gimmal(&[&[command, url], more].concat());
         assert_eq!(output.status.code(), Some(1), "a server that is unwell is a failure");
+        let mut unread = Command::new(env!("CARGO_BIN_EXE_gimmal"));
+        unread.args([command, url]).args(more).stdout(std::io::pipe().unwrap().1);
+        assert_eq!(unread.status().unwrap().code(), Some(1), "also where nobody reads it");
     }
     drop(server);
     assert!(complaint(&["health", url]).contains("no server is listening"));

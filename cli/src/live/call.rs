@@ -9,7 +9,7 @@ use std::{
 
 use gimmal_rpc::{
     __macro::{ends, start_streams},
-    CallError, CallOptions, Channel as _, Client, Metadata, Method, MethodKind, Raw,
+    CallError, CallOptions, Channel as _, Client, Metadata, Method, MethodKind, Raw, ReadError,
     channel::{Beside, Ticket as _},
     codec::Encoded,
     output::{Fallible, Plain},
@@ -207,18 +207,16 @@ fn streamed(
     let mut up = schema.up.map(|_| lanes.sink::<Client, Raw, Vec<u8>>(client));
     let mut down = schema.down.map(|_| lanes.stream::<Client, Raw, Vec<u8>>(client));
     let options = CallOptions::default();
+    let body = Encoded::<Raw, [u8]>::new(body);
     let call = start_streams::<Client, Raw, Fallible<Plain<Vec<u8>>, Vec<u8>>>(
-        client,
-        method,
-        &options,
-        lanes,
-        &Encoded::<Raw, [u8]>::new(body),
+        client, method, &options, lanes, &body,
     );
     let shown = |ty: Option<TypeRef>, bytes: &[u8]| {
         let value = ty.map_or(Some(Value::Null), |ty| read(schema, wire, ty, bytes));
         value.ok_or("the server wrote what is no value of the type that it tells")
     };
     let named = |name: &str, value: Value| if is_whole { json!({ name: value }) } else { value };
+    let mut cut = None;
     while up.is_some() || down.is_some() {
         let mut is_idle = true;
         if let Some(sink) = &mut up {
@@ -240,7 +238,7 @@ fn streamed(
                     writeln!(io::stdout(), "{}", named("item", shown(schema.down, &item)?))?;
                     is_idle = false;
                 }
-                Poll::Ready(_) => down = None,
+                Poll::Ready(ended) => (cut, down) = (ended.and_then(Result::err), None),
                 Poll::Pending => {}
             }
         }
@@ -249,7 +247,10 @@ fn streamed(
         }
     }
     match call.wait() {
-        Ok(answer) => Ok(writeln!(io::stdout(), "{}", named("answer", shown(schema.answer, &answer)?))?),
+        Ok(answer) => {
+            writeln!(io::stdout(), "{}", named("answer", shown(schema.answer, &answer)?))?;
+            whole(cut)
+        }
         Err(CallError::App(error)) => {
             let error = shown(schema.error, &error)?;
             refused(&error, is_whole.then(|| json!({ "error": error })))
@@ -257,6 +258,11 @@ fn streamed(
         // As `Display` would have it.
         Err(error) => Err(format!("{error:?}").into()),
     }
+}
+
+/// Ends a call with an answer, whose items may have been cut off.
+fn whole(cut: Option<ReadError>) -> Done {
+    cut.map_or(Ok(()), |error| Err(format!("items are missing: {error}").into()))
 }
 
 /// The items of standard input.

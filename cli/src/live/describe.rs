@@ -39,7 +39,11 @@ fn service_text(service: &str, methods: &[&MethodInfo]) -> String {
     let shared = codecs.first().copied().filter(|first| codecs.iter().all(|codec| codec == first));
     let codec_of = |name: &str| match name {
         "messagepack" => "MessagePack".to_owned(),
-        name => format!("{}{}", name[..1].to_uppercase(), &name[1..]),
+        name => {
+            let mut letters = name.chars();
+            let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+            format!("{first}{}", letters.as_str())
+        }
     };
     if let Some(codec) = shared.filter(|codec| !matches!(*codec, "postcard" | "")) {
         options.push(format!("codec = {}", codec_of(codec)));

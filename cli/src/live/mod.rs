@@ -19,7 +19,7 @@ use gimmal_rpc::{
     reflect::{MethodInfo, ReflectionClient},
 };
 
-use crate::credentials::Credentials;
+use crate::{credentials::Credentials, say::printable};
 
 /// How to reach a server.
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,11 @@ pub(crate) fn call(
     let reflection = ReflectionClient::new(client.clone());
     let methods = reflection.methods().wait().map_err(explain)?;
     let Some(wanted) = method else {
-        return if is_whole { as_json(&methods) } else { Ok(write!(io::stdout(), "{}", listed(&methods))?) };
+        return if is_whole {
+            as_json(&methods)
+        } else {
+            Ok(write!(io::stdout(), "{}", printable(&listed(&methods)))?)
+        };
     };
     let found = methods.iter().find(|method| format!("{}.{}", method.service, method.name) == wanted);
     let found = found.ok_or_else(|| format!("{wanted} is not served; there are\n{}", listed(&methods)))?;
@@ -87,7 +91,10 @@ pub(crate) fn describe(server: &Server, json: bool) -> Done {
     if methods.iter().filter_map(|method| method.schema.as_ref()).any(|schema| !schema.is_walkable()) {
         return Err("its types are too many to be read here".into());
     }
-    if json { as_json(&methods) } else { Ok(write!(io::stdout(), "{}", describe::described(&methods))?) }
+    if json {
+        return as_json(&methods);
+    }
+    Ok(write!(io::stdout(), "{}", printable(&describe::described(&methods)))?)
 }
 
 fn as_json(methods: &[MethodInfo]) -> Done {

@@ -7,8 +7,8 @@ use super::wire::{Wire, take, zagzig};
 
 /// Most levels of a value: the server wrote it, and reading it recurses.
 const NESTED_MAX: u32 = 128;
-/// Most items that take no bytes.
-const EMPTY_MAX: u128 = 1 << 16;
+/// Most items of a value that take no bytes.
+const EMPTY_MAX: u32 = 1 << 16;
 
 /// Reads values of the types of a schema.
 pub(super) struct Reader<'a> {
@@ -16,11 +16,13 @@ pub(super) struct Reader<'a> {
     wire: Wire,
     bytes: &'a [u8],
     levels: u32,
+    /// Items that took no bytes.
+    empty: u32,
 }
 
 /// Reads all of `bytes` as the type at `at`.
 pub(super) fn read(schema: &Schema, wire: Wire, at: TypeRef, bytes: &[u8]) -> Option<Value> {
-    let mut reader = Reader { schema, wire, bytes, levels: 0 };
+    let mut reader = Reader { schema, wire, bytes, levels: 0, empty: 0 };
     let value = reader.value(at)?;
     reader.bytes.is_empty().then_some(value)
 }
@@ -112,25 +114,27 @@ impl Reader<'_> {
 
     fn items(&mut self, inner: TypeRef, len: u128) -> Option<Value> {
         let mut items = Vec::new();
-        for at in 0..len {
+        for _ in 0..len {
             let before = self.bytes.len();
             items.push(self.value(inner)?);
-            if self.bytes.len() == before && at >= EMPTY_MAX {
-                return None;
-            }
+            self.count(before)?;
         }
         Some(items.into())
+    }
+
+    /// An item was read, where `before` bytes were left.
+    fn count(&mut self, before: usize) -> Option<()> {
+        self.empty += u32::from(self.bytes.len() == before);
+        (self.empty <= EMPTY_MAX).then_some(())
     }
 
     fn map(&mut self, key: TypeRef, item: TypeRef) -> Option<Value> {
         let len = self.number()?;
         let mut pairs = Vec::new();
-        for at in 0..len {
+        for _ in 0..len {
             let before = self.bytes.len();
             pairs.push((self.value(key)?, self.value(item)?));
-            if self.bytes.len() == before && at >= EMPTY_MAX {
-                return None;
-            }
+            self.count(before)?;
         }
         Some(keyed(pairs))
     }
@@ -280,5 +284,13 @@ mod tests {
         let schema = Describing::<Postcard>::default().answer::<Vec<()>>().done();
         let bytes = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
         assert_eq!(read(schema, Wire::Postcard, schema.answer.unwrap(), &bytes), None);
+        // As many in all lists of a value together.
+        let schema = Describing::<Postcard>::default().answer::<Vec<Vec<()>>>().done();
+        let lists = |count: u8| [count].into_iter().chain([0x80, 0x80, 2].repeat(count.into()));
+        for (count, is_read) in [(2, true), (3, false), (100, false)] {
+            let bytes: Vec<u8> = lists(count).collect();
+            let value = read(schema, Wire::Postcard, schema.answer.unwrap(), &bytes);
+            assert_eq!(value.is_some(), is_read, "{count} lists of 32,768");
+        }
     }
 }
