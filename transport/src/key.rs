@@ -84,7 +84,8 @@ impl Key {
         Ok(Self { secret: Arc::new(Secret(blake3::derive_key(CONTEXT, bytes))) })
     }
 
-    /// The bytes of a file of this user (or root's), mode 0600 or less; white space at its end is no part of it.
+    /// The bytes of a file of this user (or root's), mode 0600 or less; white space at its end is no part of it. A file of root's in
+    /// `$CREDENTIALS_DIRECTORY` itself may have mode 0440: systemd lets the user of a service read it so.
     ///
     /// # Errors
     /// See [`KeyError`].
@@ -101,11 +102,8 @@ impl Key {
         if !about.is_file() {
             return open("is no file".to_owned());
         }
-        if about.mode() & 0o077 != 0 {
-            return open(format!("has mode {:04o}", about.mode() & 0o7777));
-        }
-        if about.uid() != geteuid().as_raw() && about.uid() != 0 {
-            return open(format!("belongs to uid {}", about.uid()));
+        if let Some(why) = refusal(about.mode(), about.uid(), is_credential(path)) {
+            return open(why);
         }
         let mut bytes = Vec::with_capacity(KEY_BYTES_MAX + 1);
         let read = (&mut file).take(KEY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unread);
@@ -122,6 +120,21 @@ impl Key {
         }
         hasher.finalize()
     }
+}
+
+/// Whether systemd has put it there for this service.
+fn is_credential(path: &Path) -> bool {
+    std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|folder| path.parent() == Some(Path::new(&folder)))
+}
+
+/// Why a file is no place for a key. The mode of a credential's group is the mask of an ACL, which names the service's user alone.
+fn refusal(mode: u32, uid: u32, is_credential: bool) -> Option<String> {
+    let closed = if is_credential && uid == 0 { 0o037 } else { 0o077 };
+    if mode & closed != 0 {
+        return Some(format!("has mode {:04o}", mode & 0o7777));
+    }
+    let is_ours = uid == geteuid().as_raw() || uid == 0;
+    (!is_ours).then(|| format!("belongs to uid {uid}"))
 }
 
 impl fmt::Debug for Key {
@@ -159,6 +172,19 @@ mod tests {
         assert_ne!(key, Key::new(b"sixteen bytes no").unwrap());
         assert_eq!(Key::new(b"short"), Err(KeyError::Length { bytes: 5 }));
         assert!(Key::new(&[1; KEY_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn a_credential_of_systemd_may_be_read_by_its_service() {
+        assert_eq!(refusal(0o100_440, 0, true), None);
+        assert_eq!(refusal(0o100_440, 0, false).unwrap(), "has mode 0440");
+        for mode in [0o460, 0o450, 0o444, 0o644] {
+            assert!(refusal(mode, 0, true).is_some(), "{mode:o}");
+        }
+        let other = geteuid().as_raw() + 1;
+        assert_eq!(refusal(0o440, other, true).unwrap(), "has mode 0440");
+        assert_eq!(refusal(0o400, other, true).unwrap(), format!("belongs to uid {other}"));
+        assert!(!is_credential(Path::new("/etc/gimmal/redis.key")));
     }
 
     #[test]
