@@ -303,30 +303,27 @@ pub(crate) trait Lined: Send + Sync + 'static {
     fn line(&self) -> &Line;
 }
 
-/// Makes the first connection of `owner`.
-pub(crate) fn begin<T: Lined>(owner: &Arc<T>) {
-    let redial = Redial::of(owner, Some(owner.line().reconnect.unwrap_or_default()));
-    redial.move_on();
-    tell(owner.line(), redial);
+/// Makes the first connection of `owner`. Returns whether the worker took it on; otherwise its inbox stayed full.
+pub(crate) fn begin<T: Lined>(owner: &Arc<T>) -> bool {
+    let line = owner.line();
+    // Not where the line leads now: the thread that connects may be done before the worker has this.
+    tell((&line.first, NOWHERE), Redial::of(owner, Some(line.reconnect.unwrap_or_default())))
 }
 
-/// Follows the connection of `owner`: it is not ready once that has ended, and reconnects if it is to.
-pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
+/// Follows the connection of `owner`: it is not ready once that has ended, and reconnects if it is to. Returns whether the worker
+/// took it on; otherwise its inbox stayed full.
+pub(crate) fn watch<T: Lined>(owner: &Arc<T>) -> bool {
     let line = owner.line();
-    tell(line, Redial::of(owner, line.reconnect));
+    let (handle, conn) = line.here();
+    tell((&handle, conn), Redial::of(owner, line.reconnect))
 }
 
 /// How long a worker with a full inbox is asked to watch a connection.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Has the worker watch the connection.
-fn tell(line: &Line, redial: impl Watcher + 'static) {
-    let redial: Arc<dyn Watcher> = Arc::new(redial);
-    let (handle, conn) = line.here();
-    // A worker that is gone says at once that the connection has ended.
-    if handle.offer(Command::Watch(conn, redial), WATCH).is_err() {
-        tracing::warn!(url = line.name(), "the worker takes no commands: this client will not reconnect");
-    }
+/// Has the worker watch a connection. One that it does not have has ended, and so has every connection of a worker that is gone.
+fn tell((handle, conn): (&Handle, ConnId), redial: impl Watcher + 'static) -> bool {
+    handle.offer(Command::Watch(conn, Arc::new(redial)), WATCH).is_ok()
 }
 
 struct Redial<T> {
@@ -363,10 +360,9 @@ impl<T> fmt::Debug for Redial<T> {
 }
 
 impl<T: Lined> Watcher for Redial<T> {
-    fn ended(&self, reason: &CloseReason) {
-        if *reason != CloseReason::Local {
-            self.move_on();
-        }
+    fn ended(&self, _: &CloseReason) {
+        // Whatever the reason: one that was left is not wanted any more, or has been moved on from.
+        self.move_on();
     }
 
     fn leaving(&self) {
@@ -444,10 +440,25 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
         // Its user left meanwhile: there is nothing to watch.
         return;
     }
-    watch(&client);
-    mover.0.store(MOVED, Ordering::Relaxed);
     drop(client);
-    retire(owner, old);
+    if follow(owner) {
+        mover.0.store(MOVED, Ordering::Relaxed);
+        retire(owner, old);
+    }
+}
+
+/// Follows the new connection of `owner`, as soon as the worker's inbox has room. Returns whether the owner is still there.
+pub(crate) fn follow<T: Lined>(owner: &Weak<T>) -> bool {
+    loop {
+        let Some(client) = owner.upgrade() else { return false };
+        if watch(&client) {
+            return true;
+        }
+        tracing::warn!(
+            url = client.line().name(),
+            "the worker's inbox is full: its new connection is not followed yet"
+        );
+    }
 }
 
 /// Makes attempts, each after a wait, until one succeeds; `None` when `attempt` has none to make any more.

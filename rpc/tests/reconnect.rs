@@ -6,9 +6,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fixture, config, fate, until};
+use common::{Fixture, ProbeClient, config, fate, until};
 use gimmal_rpc::{
-    CallError, Channel, Client, Config, Fate, Instant, Reconnect, TransportError,
+    CallError, CallOptions, Channel, Client, Config, Fate, Instant, Reconnect, TransportError,
     engine::transport::CloseReason,
 };
 
@@ -16,6 +16,7 @@ for_each_scheme! {
     a_restarted_server_is_reached_again
     a_dropped_client_is_not_dialled_for
     without_reconnect_a_client_stays_closed
+    lazy_clients_follow_their_server
 }
 
 fn eager() -> Config {
@@ -77,5 +78,26 @@ fn without_reconnect_a_client_stays_closed(scheme: &str) {
         "{error}"
     );
     assert_eq!(client.channel().reconnects(), 0);
+    drop(fixture);
+}
+
+/// Their first connection may be made before their worker hears that there was none.
+fn lazy_clients_follow_their_server(scheme: &str) {
+    const CLIENTS: usize = 40;
+    let fixture = Fixture::new(scheme, "lazy");
+    let connect = |_| Client::builder().config(eager()).share_workers().connect_lazy(&fixture.url).unwrap();
+    let clients: Vec<_> = (0..CLIENTS).map(connect).collect();
+    let patient = |client: &Client| {
+        ProbeClient::new(client.clone()).with_options(CallOptions::default().wait_for_ready())
+    };
+    for client in &clients {
+        assert_eq!(patient(client).echo("first".to_owned()).wait().unwrap(), "first");
+        assert_eq!(client.reconnects(), 0);
+    }
+    let fixture = fixture.restarted();
+    for client in &clients {
+        assert_eq!(patient(client).echo("again".to_owned()).wait().unwrap(), "again");
+        until("it is counted", || client.reconnects() == 1);
+    }
     drop(fixture);
 }

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use gimmal_engine::{StartError, transport::thread};
+use gimmal_engine::{OpenError, StartError, transport::thread};
 
 use super::{Client, Inner};
 use crate::{
@@ -84,7 +84,7 @@ impl Client {
             route.open(handle.connect_options(), |address, options| handle.connect_with(address, options))?;
         let line = Line::new((place, handle), route, config.reconnect, opened);
         let client = Self::of(Arc::clone(workers), config, line, false);
-        reconnect::watch(&client.inner);
+        followed(reconnect::watch(&client.inner))?;
         Ok(client)
     }
 
@@ -96,7 +96,7 @@ impl Client {
         let place = workers.least();
         let line = Line::later((place.clone(), place.handle()), route, config.reconnect);
         let client = Self::of(workers, config, line, true);
-        reconnect::begin(&client.inner);
+        followed(reconnect::begin(&client.inner))?;
         Ok(client)
     }
 
@@ -105,6 +105,11 @@ impl Client {
         let message_bytes_max = config.message_bytes_max;
         Self { inner: Arc::new(Inner { line, deadline, message_bytes_max, is_lazy, workers }) }
     }
+}
+
+/// A client whose connection its worker does not follow would never reconnect.
+fn followed(is_followed: bool) -> Result<(), ConnectError> {
+    if is_followed { Ok(()) } else { Err(OpenError::Worker("its inbox is full").into()) }
 }
 
 /// A client that connects on another thread, see [`Client::connect_async`].
@@ -141,7 +146,23 @@ impl Future for Connecting {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::mpsc::{Receiver as Channel, SyncSender, sync_channel},
+        time::Duration,
+    };
+
+    use gimmal_engine::transport::{CloseReason, Tls};
+    use gimmal_testkit::until;
+
     use super::*;
+    use crate::{
+        Cx,
+        command::{Command, Watcher},
+        config::Reconnect,
+        reconnect::NOWHERE,
+        server::Server,
+        workers::Handle,
+    };
 
     #[test]
     fn clients_of_one_configuration_share_their_workers_until_the_last_goes() {
@@ -153,5 +174,103 @@ mod tests {
         drop(first);
         assert!(gone.upgrade().is_none(), "nothing keeps workers that nobody uses");
         assert_eq!(shared(&config(31)).unwrap().workers.handles().len(), 1);
+    }
+
+    fn eager() -> Config {
+        let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
+        Config { reconnect: Some(reconnect), ..Config::default() }
+    }
+
+    #[gimmal_macros::service(crate = crate)]
+    trait Nothing {
+        async fn nothing(&self, cx: &Cx);
+    }
+
+    struct Idle;
+
+    impl Nothing for Idle {
+        async fn nothing(&self, _: &Cx) {}
+    }
+
+    fn serve(url: &str) -> Server {
+        Server::builder().service(serve_nothing(Idle)).listen(url).unwrap()
+    }
+
+    /// A worker, its handle, and a client on it whose connection is not followed yet.
+    fn unfollowed(url: &str) -> (Arc<WorkerSet>, Handle, Client) {
+        let config = eager();
+        let workers = Arc::new(spawn(&any(), config.clone()).unwrap());
+        let (place, route) = (workers.least(), Route::parse(url, &Tls::default()).unwrap());
+        let handle = place.handle();
+        let opened =
+            route.open(handle.connect_options(), |address, options| handle.connect_with(address, options));
+        let line = Line::new((place, handle.clone()), route, config.reconnect, opened.unwrap());
+        let client = Client::of(Arc::clone(&workers), &config, line, false);
+        (workers, handle, client)
+    }
+
+    #[test]
+    fn a_client_is_told_of_an_end_that_is_long_ago() {
+        let url = format!("mem://long-ago-{}", std::process::id());
+        let server = serve(&url);
+        let (workers, handle, client) = unfollowed(&url);
+        drop(server);
+        until("its connection has ended", || handle.load() == 0);
+        let _server = serve(&url);
+        // More than a worker remembers.
+        for _ in 0..100 {
+            drop(Client::on_url(&workers, &eager(), &url).unwrap());
+        }
+        until("theirs have ended too", || handle.duty().connections_closed == 101);
+        assert!(client.is_ready(), "it was not told");
+        assert!(reconnect::watch(&client.inner));
+        until("it has another connection", || client.reconnects() == 1 && client.is_ready());
+    }
+
+    /// Keeps its worker from all else, until it is told to stop.
+    #[derive(Debug)]
+    struct Blocks {
+        begins: SyncSender<()>,
+        stopped: Mutex<Channel<()>>,
+    }
+
+    impl Watcher for Blocks {
+        fn ended(&self, _: &CloseReason) {
+            let _ = self.begins.try_send(());
+            let _ = self.stopped.lock().unwrap().recv();
+        }
+
+        fn leaving(&self) {}
+
+        fn is_moving(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_full_inbox_is_waited_for_until_the_connection_is_followed() {
+        let url = format!("mem://full-inbox-{}", std::process::id());
+        let server = serve(&url);
+        let (_workers, handle, client) = unfollowed(&url);
+        let ((stop, stopped), (begins, begun)) = (sync_channel(1), sync_channel(1));
+        let blocks = Arc::new(Blocks { begins, stopped: Mutex::new(stopped) });
+        let watch = || Command::Watch(NOWHERE, Arc::clone(&blocks) as Arc<dyn Watcher>);
+        handle.submit(watch()).unwrap();
+        begun.recv_timeout(Duration::from_secs(60)).unwrap();
+        while handle.submit(watch()).is_ok() {}
+        std::thread::scope(|scope| {
+            let follows = scope.spawn(|| reconnect::follow(&Arc::downgrade(&client.inner)));
+            // Longer than one offer. If this thread is late, the test only finds less.
+            std::thread::sleep(Duration::from_millis(1500));
+            assert!(!follows.is_finished(), "the inbox is full");
+            drop(stop);
+            assert!(follows.join().unwrap(), "it gave up");
+        });
+        drop(server);
+        let _server = serve(&url);
+        until("it has another connection", || client.reconnects() >= 1 && client.is_ready());
+        let gone = Arc::downgrade(&client.inner);
+        drop(client);
+        assert!(!reconnect::follow(&gone), "nobody is left");
     }
 }

@@ -23,6 +23,7 @@ use super::{
     tasks::{Polled, discard},
 };
 use crate::{
+    command::Watcher,
     frame::{Flags, Kind},
     id::CallId,
 };
@@ -94,10 +95,28 @@ impl Node {
     /// The peer takes no more calls.
     #[cold]
     pub(super) fn gone_away(&mut self, conn: ConnId, now: Time) {
-        if let Some(watcher) = self.conns.get_mut(conn).and_then(|here| here.watcher.clone()) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        here.has_left = true;
+        if let Some(watcher) = here.watcher.clone() {
             watcher.leaving();
             self.follow(watcher, now);
         }
+    }
+
+    /// Tells `watcher` what becomes of `conn`, and what has become of it already.
+    #[cold]
+    pub(super) fn look_after(&mut self, conn: ConnId, watcher: Arc<dyn Watcher>, now: Time) {
+        match self.conns.get_mut(conn) {
+            Some(here) => {
+                here.watcher = Some(Arc::clone(&watcher));
+                if !here.has_left {
+                    return;
+                }
+                watcher.leaving();
+            }
+            None => watcher.ended(&self.closing(conn)),
+        }
+        self.follow(watcher, now);
     }
 
     /// Closes `conn` if none of our calls is on it any more and their streams have brought all their items; `done` then. Calls that

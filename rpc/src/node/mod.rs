@@ -118,6 +118,8 @@ pub(crate) struct Conn {
     owes_go_away: bool,
     /// The peer was asked to come again.
     was_asked: bool,
+    /// The peer takes no more calls.
+    has_left: bool,
     /// Its place among the server's connections.
     _enrolled: Enrolled,
 }
@@ -404,6 +406,7 @@ impl App for Node {
                 watcher: None,
                 owes_go_away: false,
                 was_asked: false,
+                has_left: false,
                 _enrolled: enrolled,
             },
         );
@@ -509,13 +512,7 @@ impl App for Node {
                 };
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, self.successor(conn), &cell),
-            Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {
-                Some(here) => here.watcher = Some(watcher),
-                None => {
-                    watcher.ended(&self.closing(conn));
-                    self.follow(watcher, io.now());
-                }
-            },
+            Command::Watch(conn, watcher) => self.look_after(conn, watcher, io.now()),
             Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
             Command::Drain(tell) => drop(tell.try_send(self.drain(io))),
             Command::RuntimeEnded => self.runtime_ended(io),

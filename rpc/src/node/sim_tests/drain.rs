@@ -2,10 +2,13 @@
 //! the client
 //! leaves when its calls have ended.
 
-use gimmal_engine::transport::{CloseReason, ConnId};
+use gimmal_engine::{
+    App as _,
+    transport::{CloseReason, ConnId},
+};
 
 use super::*;
-use crate::TransportError;
+use crate::{TransportError, command::Command};
 
 /// Hears what a client's line would.
 #[derive(Debug, Default)]
@@ -91,6 +94,27 @@ fn servers_end(run: &mut Run) -> ConnId {
         run.server.app_mut().conns.iter_mut().next().map(|(conn, _)| conn)
     });
     end.expect("the server has the connection")
+}
+
+#[test]
+fn a_client_that_looks_late_is_told_that_its_server_goes() {
+    each("a_client_that_looks_late_is_told_that_its_server_goes", 10, |what, seed, device| {
+        let mut run = Run::new(seed, world(seed, device));
+        let conn = run.conn.unwrap();
+        servers_end(&mut run);
+        run.server.app().shared.draining.store(true, Ordering::Relaxed);
+        let _ = run.server.with(|node, io| node.drain(io));
+        let told = (0..40_000).any(|_| {
+            run.turns();
+            run.client.app_mut().conns.get_mut(conn).unwrap().has_left
+        });
+        assert!(told, "{what}: the server said nothing");
+        let watched = Arc::new(Watched::default());
+        let watcher: Arc<dyn super::super::Watcher> = Arc::clone(&watched) as _;
+        run.client.with(|node, io| node.command(io, Command::Watch(conn, watcher)));
+        assert!(watched.leaving.load(Ordering::Relaxed), "{what}");
+        assert!(!watched.ended.load(Ordering::Relaxed), "{what}: it stands");
+    });
 }
 
 #[test]
