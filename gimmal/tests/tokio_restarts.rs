@@ -9,6 +9,7 @@ use std::{
     io::{BufRead, BufReader},
     process::Stdio,
     rc::Rc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -18,8 +19,9 @@ use gimmal::{
     layer::{Hedge, Layered, Log},
     tokio::LocalClient,
 };
-use gimmal_testkit::{ChildGuard, child::this_program};
+use gimmal_testkit::{ChildGuard, child::this_program, until};
 use probe::{ProbeClient, Prober, address, builder, config, local, nap, patient, serve};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::spawn_local;
 
 /// Calls without a pause while `disturb` runs, which returns the last server. None may fail.
@@ -178,6 +180,79 @@ fn no_idempotent_call_of_balanced_local_clients_fails() {
             LocalClient::balanced(balanced().pick(pick), urls).await.unwrap()
         }));
     }
+}
+
+const SHORT: &str = "GIMMAL_TOKIO_CLIENT_SHORT";
+/// Far more than anything else takes: a limit of memory forbids threads and nothing beside them.
+const STACK_BYTES: u64 = 256 << 20;
+
+/// Whether the thread of a connect runs, which ends soon and leaves its stack to the next thread.
+fn one_ends() -> bool {
+    let mut threads = std::fs::read_dir("/proc/self/task").unwrap();
+    threads.any(|thread| {
+        let name = std::fs::read_to_string(thread.unwrap().path().join("comm"));
+        name.is_ok_and(|name| name.trim() == "gimmal-dial")
+    })
+}
+
+/// Forbids new threads in this process; the returned closure allows them again.
+fn forbid_threads() -> impl FnOnce() {
+    until("no thread ends", || !one_ends());
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
+    let old = getrlimit(Resource::As);
+    let now = (pages * rustix::param::page_size() as u64) + STACK_BYTES / 2;
+    setrlimit(Resource::As, Rlimit { current: Some(now), maximum: old.maximum }).unwrap();
+    // Stacks of threads that have ended are kept for the next ones.
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(Mutex::new(held));
+    let takes_one = || {
+        let held = Arc::clone(&held);
+        std::thread::Builder::new().spawn(move || held.lock().unwrap().recv()).is_ok()
+    };
+    while takes_one() {}
+    move || {
+        drop(release);
+        setrlimit(Resource::As, old).unwrap();
+    }
+}
+
+/// The last thread is gone when the connection is lost, for longer than a few attempts to connect again take.
+#[test]
+fn local_clients_without_a_thread_to_connect_with_come_back() {
+    if std::env::var(SHORT).is_err() {
+        // The limit is the process's.
+        let mut command = this_program().unwrap();
+        let name = "local_clients_without_a_thread_to_connect_with_come_back";
+        let command = command.args(["--exact", name, "--nocapture"]).env(SHORT, "1");
+        let output = command.env("RUST_MIN_STACK", STACK_BYTES.to_string()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let erred = String::from_utf8_lossy(&output.stderr);
+        return assert!(output.status.success() && said.contains("1 passed"), "{said}\n{erred}");
+    }
+    let url = address("short");
+    let first = Child::start(&url);
+    local().block_on(async {
+        let channel = LocalClient::connect_with(builder(), &url).await.unwrap();
+        let allow = forbid_threads();
+        drop(first);
+        while channel.is_ready() {
+            nap(1).await;
+        }
+        nap(300).await;
+        let lazy = LocalClient::connect_lazy(builder().reconnect(None), &url).unwrap();
+        let error = LocalClient::balanced(balanced(), vec![url.clone()]).await.unwrap_err();
+        assert!(error.to_string().contains("no thread to ask the resolver with"), "{error}");
+        nap(100).await;
+        assert!(!lazy.is_ready() && !channel.is_ready());
+        allow();
+        let _server = serve(&url, &Prober::default());
+        let back = async {
+            assert_eq!(patient(channel).square(3).await, Ok(9));
+            assert_eq!(patient(lazy).square(3).await, Ok(9));
+        };
+        tokio::time::timeout(Duration::from_secs(60), back).await.expect("one did not come back");
+    });
 }
 
 /// Layers around driven clients of several servers.

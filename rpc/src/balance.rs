@@ -8,11 +8,13 @@
 //! A call is made once. One that failed because its server went is made elsewhere by [`Retry`](crate::Retry) around
 //! this.
 
+mod ask;
+
 use std::{
     any::Any,
     collections::HashSet,
     fmt,
-    future::{Future, poll_fn},
+    future::Future,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash},
     net::ToSocketAddrs,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -30,6 +32,9 @@ use gimmal_engine::{
     transport::{Instant, Loan, LoanError, PortError, UserBytes, thread},
 };
 
+#[doc(hidden)]
+pub use ask::ask;
+
 use crate::{
     channel::{Beside, CallOptions, Channel, Ticket},
     client::{self, Client},
@@ -39,7 +44,7 @@ use crate::{
     method::Method,
     response::Response,
     status::{Code, Status},
-    timer::Alarm,
+    timer::pause,
     workers::WorkerSet,
 };
 
@@ -308,19 +313,6 @@ impl<R: Resolver> Keeper<R> {
         }
         shared.take_over(change)
     }
-}
-
-/// Waits, on no runtime's clock.
-async fn pause(time: Duration) {
-    let (until, mut alarm) = (Instant::now() + time, None);
-    poll_fn(|context| {
-        if until.has_passed() {
-            return Poll::Ready(());
-        }
-        alarm = Some(Alarm::new(until, context.waker()));
-        Poll::Pending
-    })
-    .await;
 }
 
 async fn update<S: Source>(

@@ -101,7 +101,8 @@ pub mod stream;
 #[doc(hidden)]
 pub mod task;
 mod timeout;
-mod timer;
+#[doc(hidden)]
+pub mod timer;
 pub mod topic;
 mod wake;
 mod workers;

@@ -3,8 +3,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    future::poll_fn,
     sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
-    task::Waker,
+    task::{Poll, Waker},
+    time::Duration,
 };
 
 use gimmal_engine::transport::{Instant, thread};
@@ -117,9 +119,23 @@ impl Drop for Alarm {
     }
 }
 
+/// Waits, on no runtime's clock and on no thread of a runtime's.
+///
+/// Cancel safe.
+pub async fn pause(time: Duration) {
+    let (until, mut alarm) = (Instant::now() + time, None);
+    poll_fn(|context| {
+        if until.has_passed() {
+            return Poll::Ready(());
+        }
+        alarm = Some(Alarm::new(until, context.waker()));
+        Poll::Pending
+    })
+    .await;
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{task::Poll, time::Duration};
 
     use super::*;
     use crate::cell::block;

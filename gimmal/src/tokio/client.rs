@@ -23,7 +23,7 @@ use std::{
 };
 
 use gimmal_rpc::{
-    balance::{LocalTask, Member, Source},
+    balance::{LocalTask, Member, Source, ask},
     channel::{Beside, Ticket},
     codec::Compose,
     engine::transport::sync::readable::Readable,
@@ -31,6 +31,7 @@ use gimmal_rpc::{
     memory::{Accessor, Handed},
     ready::{Attempt, Ready},
     response::Response,
+    timer::pause,
 };
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -218,28 +219,33 @@ fn open(builder: &ClientBuilder, url: &str) -> Result<local::LocalClient, Connec
 
 /// Makes the first connection unless it `is_up`, and the next one whenever one is gone.
 async fn keep(shared: Weak<Shared>, reconnect: Option<Reconnect>, is_up: bool) {
+    let redial = reconnect.unwrap_or_default();
     if !is_up {
         let first = shared.upgrade().map(|shared| shared.current.borrow().clone());
         let Some(first) = first else { return };
-        let connected = match first.dial(None).await {
-            Err(_) => first.dial(Some(reconnect.unwrap_or_default())).await,
-            Ok(()) => Ok(()),
-        };
-        // Where there is no thread to dial, another attempt follows below.
-        if let (Ok(()), Some(shared)) = (connected, shared.upgrade()) {
-            shared.is_up.set(true);
+        if first.dial(None).await.is_err() {
+            while let Err(error) = first.dial(Some(redial)).await {
+                fall_short(&error, redial).await;
+            }
         }
+        shared.upgrade().iter().for_each(|shared| shared.is_up.set(true));
     }
-    let Some(reconnect) = reconnect else { return };
+    if reconnect.is_none() {
+        return;
+    }
     while let Some(gone) = shared.upgrade().map(|shared| shared.current.borrow().gone()) {
         gone.await;
         shared.upgrade().iter().for_each(|shared| shared.is_up.set(false));
-        while let Err(error) = move_on(&shared, reconnect).await {
-            tracing::warn!(%error, "no other connection yet");
-            // Too few threads, descriptors or memory: not soon.
-            let _ = tokio::task::spawn_blocking(move || std::thread::sleep(reconnect.max)).await;
+        while let Err(error) = move_on(&shared, redial).await {
+            fall_short(&error, redial).await;
         }
     }
+}
+
+/// Waits for what is short to dial with: threads, descriptors or memory. So this takes none that an event loop may not have.
+async fn fall_short(error: &ConnectError, reconnect: Reconnect) {
+    tracing::warn!(%error, "no connection yet");
+    pause(reconnect.max).await;
 }
 
 /// Makes the next connection, to which calls go from then on.
@@ -395,9 +401,9 @@ impl<R: Resolver> Source for Servers<R> {
     type Client = LocalClient;
 
     async fn resolve(&self) -> Result<Vec<String>, String> {
+        // A thread of the runtime's would end this task where none can be had, and keep the runtime from its end.
         let resolver = Arc::clone(&self.0);
-        let asked = tokio::task::spawn_blocking(move || resolver.resolve()).await;
-        asked.unwrap_or_else(|_| Err("the resolver panicked, or the runtime ends".to_owned()))
+        ask(move || resolver.resolve()).await
     }
 
     async fn connect(&self, config: &Config, url: &str) -> Result<LocalClient, ConnectError> {
