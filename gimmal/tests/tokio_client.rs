@@ -7,6 +7,7 @@ mod probe;
 use std::{
     cell::Cell,
     future::{Future, poll_fn},
+    pin::Pin,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Wake, Waker},
@@ -287,6 +288,41 @@ fn the_shortest_way_lets_the_runtime_go_on() {
         assert_eq!(channel.run_until(main).await, 7);
         assert!(ticks.get() > 0, "nobody else had a turn");
         other.await.unwrap();
+    });
+}
+
+/// A task that takes the turns of a sleeping driver wakes it: the calls need somebody when that task has ended, or was dropped.
+#[test]
+fn calls_go_on_after_the_shortest_way() {
+    let url = address("after");
+    let mut quiet = config();
+    // Nothing but calls wakes anybody.
+    quiet.engine.heartbeat_ms = 0;
+    let server = Server::builder().service(serve_probe(Prober::default())).config(quiet);
+    let _server = server.listen(&url).unwrap();
+    local().block_on(async {
+        let channel = LocalClient::connect_with(builder().heartbeat_ms(0), &url).await.unwrap();
+        let client = ProbeClient::new(channel.clone());
+        let moves = async |round: u32| {
+            let after = tokio::time::timeout(Duration::from_secs(60), client.later(5)).await;
+            assert_eq!(after.expect("nobody moves the call"), Ok(5), "round {round}");
+        };
+        for round in 0..100 {
+            let mut call = client.later(5);
+            let restless = poll_fn(|context| {
+                context.waker().wake_by_ref();
+                Pin::new(&mut call).poll(context)
+            });
+            assert_eq!(channel.run_until(restless).await, Ok(5));
+            moves(round).await;
+            let restless = poll_fn(|context| {
+                context.waker().wake_by_ref();
+                Poll::<()>::Pending
+            });
+            let brief = tokio::time::timeout(Duration::from_millis(2), channel.run_until(restless));
+            assert!(brief.await.is_err());
+            moves(round).await;
+        }
     });
 }
 

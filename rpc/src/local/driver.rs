@@ -7,7 +7,7 @@
 //! ```
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefMut},
     fmt,
     future::Future,
     io,
@@ -20,7 +20,7 @@ use std::{
 
 use gimmal_engine::{Alarm, App as _, Rest, transport::CloseReason};
 
-use super::conn::LocalConn;
+use super::conn::{LocalConn, Turns};
 
 /// The longest sleep; deadlines wake earlier.
 const SLEEP: Duration = Duration::from_secs(3600);
@@ -205,7 +205,7 @@ impl Driver {
             // Taken note of before the turn that looks: it need not be followed by another.
             rang?;
         }
-        match round(local, steps, context) {
+        match round(local.driven_turns(), steps, context) {
             Rest::Worked => return Ok(true),
             Rest::Spin | Rest::Yield => {}
             Rest::Sleep(limit) => {
@@ -227,9 +227,10 @@ impl Driver {
 }
 
 impl LocalConn {
-    /// Turns like a poll of the driver, which is left to sleep. Ready when something was found.
+    /// Turns like a poll of the driver. Ready when something was found. A driver that sleeps is woken by the first of these turns:
+    /// what would have ended its sleep may be found here, and nobody may turn after it.
     pub(super) fn poll_turns(&self, context: &Context<'_>) -> Poll<()> {
-        match round(self, steps_of(0), context) {
+        match round(self.turns(), steps_of(0), context) {
             Rest::Worked => return Poll::Ready(()),
             Rest::Spin | Rest::Yield => context.waker().wake_by_ref(),
             Rest::Sleep(_) => {
@@ -247,8 +248,7 @@ const fn steps_of(quick: u32) -> (usize, bool) {
 }
 
 /// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
-fn round(local: &LocalConn, (steps, asks): (usize, bool), context: &Context<'_>) -> Rest {
-    let mut turns = local.driven_turns();
+fn round(mut turns: RefMut<'_, Turns>, (steps, asks): (usize, bool), context: &Context<'_>) -> Rest {
     for _ in 0..steps {
         match turns.step(SLEEP, context.waker(), asks) {
             Rest::Spin => std::hint::spin_loop(),
