@@ -102,6 +102,7 @@ impl Drop for Inner {
             // The worker may have other clients, and outlive this one.
             self.workers.ask_late(&handle, |asked| asked.closes.push((conn, negotiated)));
         }
+        self.line.close_left();
     }
 }
 

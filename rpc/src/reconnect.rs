@@ -89,6 +89,8 @@ pub(crate) struct Line {
     reconnects: AtomicU64,
     /// The waits of the last dialling, and when it came to its end.
     last_waits: Mutex<Option<(Backoff, Instant)>>,
+    /// Connections that were left for others, until the calls on them have ended.
+    left: Mutex<Vec<Left>>,
     standing: Arc<Standing>,
 }
 
@@ -119,6 +121,9 @@ impl Deref for Way<'_> {
         }
     }
 }
+
+/// A connection that was left for another one, and its worker.
+type Left = (Handle, ConnId);
 
 /// A connection that never was: calls on it fail at once.
 pub(crate) const NOWHERE: ConnId = ConnId::new(u32::MAX, u32::MAX);
@@ -161,6 +166,7 @@ impl Line {
             negotiated: Mutex::default(),
             reconnects: AtomicU64::new(0),
             last_waits: Mutex::new(None),
+            left: Mutex::default(),
             standing: Arc::new(Standing { is_up: AtomicBool::new(false), is_left: AtomicBool::new(false) }),
         }
     }
@@ -224,11 +230,10 @@ impl Line {
     /// Ends it when its calls have ended, at the latest after `timeout`; whether they had.
     pub(crate) fn leave(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        let (handle, _) = self.here();
-        let conn = self.lead_nowhere();
+        let (handle, conn) = self.lead_nowhere();
         if here::is_serving() && self.is_here() {
             // Nothing would end while this thread waits.
-            workers::close(&handle, conn);
+            self.close(&handle, conn);
             return false;
         }
         let done = Arc::new(AtomicBool::new(false));
@@ -236,29 +241,42 @@ impl Line {
             // Behind every call that was made before in the worker's inbox.
             let _ = handle.submit(Command::Retire(conn, None, Arc::clone(&done)));
             std::thread::sleep(Duration::from_millis(1));
-            if done.load(Ordering::Acquire) {
+            if done.load(Ordering::Acquire) && self.left().is_empty() {
                 return true;
             }
             if deadline.has_passed() {
-                workers::close(&handle, conn);
+                self.close(&handle, conn);
                 return false;
             }
         }
     }
 
-    /// From now on calls fail at once; the connection they went to.
-    fn lead_nowhere(&self) -> ConnId {
+    /// From now on calls fail at once; the connection they went to, and the way to its worker.
+    fn lead_nowhere(&self) -> (Way<'_>, ConnId) {
         let _swap = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         self.standing.is_left.store(true, Ordering::Relaxed);
-        let conn = self.conn();
+        let here = self.here();
         self.conn.store(bits(NOWHERE), Ordering::Relaxed);
         // Who sees that it is down also sees that it leads nowhere.
         self.standing.is_up.store(false, Ordering::Release);
-        conn
+        here
     }
 
-    /// Connects by the way that is the best one now.
-    fn dial(&self, reconnect: &Reconnect) -> Result<(), ConnectError> {
+    /// Closes its connection, and those that it has left.
+    fn close(&self, handle: &Handle, conn: ConnId) {
+        let _ = workers::close(handle, conn);
+        self.close_left();
+    }
+
+    /// Closes the connections that it has left.
+    pub(crate) fn close_left(&self) {
+        for (handle, old) in self.left().iter() {
+            let _ = workers::close(handle, *old);
+        }
+    }
+
+    /// Connects by the way that is the best one now. Returns the connection that it has left for that, if its user has not left it.
+    fn dial(&self, reconnect: &Reconnect) -> Result<Option<Left>, ConnectError> {
         let handle = self.place.handle();
         let options = reconnect.options(handle.connect_options());
         let opened = self.route.open(&options, |address, options| handle.connect_with(address, options));
@@ -267,20 +285,29 @@ impl Line {
         if self.is_left() {
             // Its user left while it was dialled for.
             workers::close(&handle, conn);
-            return Ok(());
+            return Ok(None);
         }
+        let (way, old) = self.here();
+        let left = (Handle::clone(&way), old);
+        drop(way);
+        // Seen by whoever sees that calls go elsewhere.
+        self.left().push(left.clone());
         self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
         let is_first = current.replace(negotiated).is_none();
         self.move_to(handle, conn);
         self.standing.is_up.store(true, Ordering::Release);
         self.reconnects.fetch_add(u64::from(!is_first), Ordering::Relaxed);
-        Ok(())
+        Ok(Some(left))
     }
 }
 
 impl Line {
     fn last_waits(&self) -> MutexGuard<'_, Option<(Backoff, Instant)>> {
         self.last_waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<Left>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on calls go to `conn`, on the worker of `handle`.
@@ -429,21 +456,17 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
         if last.is_some() { Backoff::after(waits, reconnect) } else { Backoff::at_once(reconnect) };
     let attempt = || {
         let client = owner.upgrade().filter(|client| !client.line().is_left())?;
-        let (way, old) = client.line().here();
-        let old = (Handle::clone(&way), old);
-        drop(way);
-        Some(client.line().dial(reconnect).map(|()| (client, old)))
+        Some(client.line().dial(reconnect).map(|left| (client, left)))
     };
-    let Some((client, old)) = persist(&mut backoff, &url, attempt) else { return };
+    let Some((client, left)) = persist(&mut backoff, &url, attempt) else { return };
     *client.line().last_waits() = Some((backoff, Instant::now()));
-    if client.line().is_left() {
-        // Its user left meanwhile: there is nothing to watch.
-        return;
-    }
     drop(client);
-    if follow(owner) {
+    // Otherwise its user left it meanwhile: there is nothing to watch.
+    if let Some(left) = left
+        && follow(owner)
+    {
         mover.0.store(MOVED, Ordering::Relaxed);
-        retire(owner, old);
+        retire(owner, &left);
     }
 }
 
@@ -491,16 +514,18 @@ pub(crate) fn persist<T>(
 /// Between two looks whether the calls on an old connection have ended.
 const RETIRE_LOOK: Duration = Duration::from_millis(5);
 
-/// Closes the `old` connection when its calls have ended.
-fn retire<T: Lined>(owner: &Weak<T>, (handle, old): (Handle, ConnId)) {
+/// Closes the `old` connection when its calls have ended. With its owner it is closed anyway, see [`Line::close_left`].
+fn retire<T: Lined>(owner: &Weak<T>, (handle, old): &Left) {
     let done = Arc::new(AtomicBool::new(false));
-    while !done.load(Ordering::Acquire)
-        && let Some(client) = owner.upgrade()
-    {
+    while let Some(client) = owner.upgrade() {
+        let line = client.line();
+        if done.load(Ordering::Acquire) {
+            return line.left().retain(|(other, conn)| conn != old || !other.is_same(handle));
+        }
         // A full inbox empties soon. Without its worker the connection is gone as well.
-        let (way, conn) = client.line().here();
-        let next = way.is_same(&handle).then_some(conn);
-        let _ = handle.submit(Command::Retire(old, next, Arc::clone(&done)));
+        let (way, conn) = line.here();
+        let next = way.is_same(handle).then_some(conn);
+        let _ = handle.submit(Command::Retire(*old, next, Arc::clone(&done)));
         drop(way);
         drop(client);
         std::thread::sleep(RETIRE_LOOK);

@@ -4,7 +4,11 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{
+    future::Future,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use common::{Fixture, ProbeClient, config, fate, until};
 use gimmal_rpc::{
@@ -17,6 +21,8 @@ for_each_scheme! {
     a_dropped_client_is_not_dialled_for
     without_reconnect_a_client_stays_closed
     lazy_clients_follow_their_server
+    a_client_that_goes_while_it_moves_leaves_no_connection
+    shutdown_waits_for_calls_on_the_connection_that_was_left
 }
 
 fn eager() -> Config {
@@ -100,4 +106,61 @@ fn lazy_clients_follow_their_server(scheme: &str) {
         until("it is counted", || client.reconnects() == 1);
     }
     drop(fixture);
+}
+
+/// Two clients that share a worker, each with a call. The first of them was asked to connect again, has done so, and has its call on
+/// the connection that it left.
+fn moved<T>(fixture: &Fixture, call: impl Fn(&ProbeClient) -> T) -> [(ProbeClient, T); 2] {
+    let connect = || Client::builder().config(eager()).share_workers().connect(&fixture.url).unwrap();
+    let connections = || fixture.server.connections();
+    let [one, between, other] = [1, 2, 3].map(|number| {
+        let client = connect();
+        until("it is counted", || connections().iter().sum::<u64>() == number);
+        client
+    });
+    drop(between);
+    until("one worker has both", || matches!(connections()[..], [2, 0] | [0, 2]));
+    let mut both = [one, other].map(|client| {
+        let client = ProbeClient::new(client);
+        let call = call(&client);
+        (client, call)
+    });
+    until("both calls run", || fixture.server.stats().serving == 2);
+    assert_eq!(fixture.server.rebalance(), 1);
+    let reconnects = |(client, _): &(ProbeClient, T)| client.channel().reconnects();
+    until("one has moved", || both.iter().map(reconnects).sum::<u64>() == 1);
+    both.sort_by_key(|one| std::cmp::Reverse(reconnects(one)));
+    both
+}
+
+fn of_two_workers(scheme: &str, name: &str) -> Fixture {
+    let mut two = config();
+    two.engine.workers = 2;
+    Fixture::with(scheme, name, two)
+}
+
+fn a_client_that_goes_while_it_moves_leaves_no_connection(scheme: &str) {
+    let fixture = of_two_workers(scheme, "goes");
+    let [moved, other] = moved(&fixture, ProbeClient::hang);
+    let connections = || fixture.server.connections().iter().sum::<u64>();
+    until("its call is on the one that it left", || connections() == 3);
+    drop(moved);
+    // Their worker stays.
+    until("both of its connections have ended", || connections() == 1);
+    drop(other);
+}
+
+fn shutdown_waits_for_calls_on_the_connection_that_was_left(scheme: &str) {
+    let fixture = of_two_workers(scheme, "leaves");
+    let [(client, call), _other] = moved(&fixture, |client| client.later(2000));
+    assert!(client.channel().clone().shutdown(Duration::from_secs(60)));
+    let mut call = std::pin::pin!(call);
+    let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(polled, Poll::Ready(Ok(2000))), "it had not ended: {polled:?}");
+    assert_eq!(fate(client.echo("late".to_owned()).wait()), Fate::NotRun);
+    // What does not end in time is cut off, there too.
+    let fixture = of_two_workers(scheme, "cuts");
+    let [(client, call), _other] = moved(&fixture, ProbeClient::hang);
+    assert!(!client.channel().clone().shutdown(Duration::from_millis(50)));
+    assert_eq!(fate(call.wait()), Fate::MaybeRan);
 }
