@@ -41,6 +41,7 @@ for_each_scheme! {
     layers_around_it_can_be_waited_for
     its_task_may_rest
     a_client_has_one_driver
+    a_connection_that_the_client_does_not_take_is_closed
 }
 
 fn runtime() -> Runtime {
@@ -73,6 +74,36 @@ fn drive<F: Future<Output = ()>>(url: &str, config: Config, test: impl FnOnce(Lo
         let (client, driver) = connect(url, config);
         let driver = tokio::task::spawn_local(on_tokio(driver));
         test(client).await;
+        driver.await.unwrap().unwrap();
+    });
+}
+
+fn a_connection_that_the_client_does_not_take_is_closed(scheme: &str) {
+    let fixture = Fixture::new(scheme, "dials");
+    let runtime = runtime();
+    LocalSet::new().block_on(&runtime, async {
+        let client = Client::builder().config(config()).open_local(&fixture.url).unwrap();
+        let driver = tokio::task::spawn_local(on_tokio(client.driver().unwrap()));
+        let connections = async |expected: u64| {
+            let started = Instant::now();
+            while fixture.server.connections() != [expected] {
+                assert!(started.elapsed() < Duration::from_secs(60), "{:?}", fixture.server.connections());
+                tokio::task::yield_now().await;
+            }
+        };
+        // Nobody waits for it any more.
+        let dialling = client.dial(None);
+        connections(1).await;
+        drop(dialling);
+        connections(0).await;
+        client.dial(None).await.unwrap();
+        connections(1).await;
+        // There is one already.
+        let other = client.dial(None);
+        connections(2).await;
+        other.await.unwrap();
+        connections(1).await;
+        assert_eq!(ProbeClient::new(client).echo("here".into()).await.unwrap(), "here");
         driver.await.unwrap().unwrap();
     });
 }

@@ -553,6 +553,9 @@ impl Ticket for LocalCall {
             self.local.spare.set(buffer);
         }
     }
+
+    /// It moves by its caller's turns: nobody would turn for it.
+    fn detach(&mut self) {}
 }
 
 impl Drop for LocalCall {

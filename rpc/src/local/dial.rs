@@ -27,9 +27,30 @@ use crate::{
     oneshot::{Receiver, Sender, oneshot},
     reconnect::{Backoff, persist},
     route::Opened,
+    workers::{self, Handle},
 };
 
-type Connected = Result<Opened, ConnectError>;
+type Connected = Result<Made, ConnectError>;
+
+/// A connection that was made on a client's worker. It is closed when this is dropped, unless it was taken.
+struct Made {
+    opened: Option<Opened>,
+    handle: Handle,
+}
+
+impl Made {
+    fn take(mut self) -> Option<Opened> {
+        self.opened.take()
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some((conn, _)) = &self.opened {
+            workers::close(&self.handle, *conn);
+        }
+    }
+}
 
 /// A local client that is being connected, see [`LocalClient::dial`](super::LocalClient::dial).
 #[must_use = "the client is connected when this is polled to its end"]
@@ -52,7 +73,8 @@ impl Dialling {
         let dial = move || match again {
             None => {
                 let open = |address: &_, options: &_| handle.connect_with(address, options);
-                sender.send(route.open(handle.connect_options(), open));
+                let opened = route.open(handle.connect_options(), open);
+                sender.send(opened.map(|opened| Made { opened: Some(opened), handle }));
             }
             Some(reconnect) => {
                 let options = reconnect.options(handle.connect_options());
@@ -61,8 +83,8 @@ impl Dialling {
                     let open = |address: &_, options: &_| handle.connect_with(address, options);
                     is_wanted.then(|| route.open(&options, open))
                 };
-                if let Some(connected) = persist(&mut Backoff::new(&reconnect), &route.name(), attempt) {
-                    sender.send(Ok(connected));
+                if let Some(opened) = persist(&mut Backoff::new(&reconnect), &route.name(), attempt) {
+                    sender.send(Ok(Made { opened: Some(opened), handle }));
                 }
             }
         };
@@ -84,7 +106,11 @@ impl Future for Dialling {
         Pin::new(receiver).poll(context).map(|connected| {
             let stopped = || Err(OpenError::Worker("the thread that dials has ended").into());
             let connected = connected.unwrap_or_else(stopped)?;
-            this.local.connected(connected);
+            if this.local.negotiated().is_none()
+                && let Some(opened) = connected.take()
+            {
+                this.local.connected(opened);
+            }
             Ok(())
         })
     }
