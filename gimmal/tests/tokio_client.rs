@@ -245,6 +245,8 @@ fn layers_work_around_a_local_client() {
     local().block_on(async {
         let channel = LocalClient::connect_with(builder(), &url).await.unwrap();
         let again = Retry::new(channel.clone(), RetryPolicy::default());
+        // What a deadline of all attempts is measured by.
+        assert_eq!(again.default_timeout(), Some(Duration::from_secs(60)));
         let hedged = Hedge::new(again, Duration::from_millis(20));
         let client =
             ProbeClient::new(Layered::new(Layered::new(hedged, Log), Timeout(Duration::from_secs(30))));

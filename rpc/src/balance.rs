@@ -532,6 +532,15 @@ impl<C: Channel> Ticket for Carried<C> {
         polled
     }
 
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        let Some(ticket) = &mut self.ticket else { return Poll::Ready(nobody()) };
+        let polled = ticket.poll_first(context);
+        if matches!(&polled, Poll::Ready(response) if !response.has_begun()) {
+            self.set_down();
+        }
+        polled
+    }
+
     fn wait(&mut self) -> Response {
         let Some(ticket) = &mut self.ticket else { return nobody() };
         let response = ticket.wait();
@@ -543,6 +552,10 @@ impl<C: Channel> Ticket for Carried<C> {
         if let Some(ticket) = &mut self.ticket {
             ticket.recycle(buffer);
         }
+    }
+
+    fn detach(&mut self) {
+        self.ticket.iter_mut().for_each(Ticket::detach);
     }
 }
 

@@ -204,16 +204,11 @@ pub trait Channel: Clone {
     ) -> Self::Ticket;
 
     /// How long a call may take whose options say nothing; `None`: no limit, or not known. A channel around another hands it on.
-    fn default_timeout(&self) -> Option<Duration> {
-        None
-    }
+    fn default_timeout(&self) -> Option<Duration>;
 
     /// Where calls move by the caller's own turns: one turn, which idles at most for `idle` when nothing was to do. `false`
     /// where a worker moves them. A channel around another hands it on.
-    fn drive(&self, idle: Duration) -> bool {
-        let _ = idle;
-        false
-    }
+    fn drive(&self, idle: Duration) -> bool;
 
     /// Registered memory of `bytes`, to be sent as an argument of a call of this client. It may hold bytes of an earlier
     /// [loan](Loan): write all of it. May take a lock.
@@ -244,15 +239,15 @@ pub trait Channel: Clone {
 }
 
 /// A call in flight, not yet decoded. Dropping it cancels the call.
+///
+/// What a ticket around another must hand on has no default, so that none is forgotten.
 pub trait Ticket: Unpin {
     /// Returns how the call ended, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response>;
 
     /// As [`Ticket::poll`], of a call with [`Beside::down_later`]: when an item comes before the answer, returns the stream
     /// ([`ResponseStatus::Begun`]), and the ticket has the answer still. A ticket around another hands it on.
-    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
-        self.poll(context)
-    }
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response>;
 
     /// Blocks until the call ended.
     fn wait(&mut self) -> Response;
@@ -267,8 +262,8 @@ pub trait Ticket: Unpin {
     /// Takes back a buffer that a response brought.
     fn recycle(&mut self, buffer: Vec<u8>);
 
-    /// Lets the call go on when this is dropped, where that is possible.
-    fn detach(&mut self) {}
+    /// Lets the call go on when this is dropped, where that is possible. A ticket around another hands it on.
+    fn detach(&mut self);
 }
 
 /// What a method's result is on the caller's side; implemented by the macro's spelling of results.

@@ -31,7 +31,7 @@ use crate::{
     method::Method,
     ready::{Attempt, Ready},
     reconnect::{self, Line, Lined},
-    response::{Response, ResponseStatus},
+    response::Response,
     stats::Stats,
     status::Fate,
     stream::Streams,
@@ -191,6 +191,10 @@ impl Channel for Client {
         self.inner.deadline
     }
 
+    fn drive(&self, _: Duration) -> bool {
+        false
+    }
+
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         let (handle, conn) = self.inner.line.here();
         Ok(handle.allocate(conn, bytes.max(1))?.truncate(bytes))
@@ -331,8 +335,7 @@ impl fmt::Debug for WorkerCall {
 impl WorkerCall {
     fn ended(&mut self, response: Response) -> Response {
         // Something comes yet where that was the beginning, and nobody asked for it.
-        let has_begun = matches!(response.status, ResponseStatus::Begun(_));
-        if let Some(cell) = self.cell.take().filter(|_| !has_begun) {
+        if let Some(cell) = self.cell.take().filter(|_| !response.has_begun()) {
             self.inner.workers.pool().put_cell(cell);
         }
         response
@@ -407,9 +410,8 @@ impl Ticket for WorkerCall {
         let Some(cell) = &self.cell else { return self.poll(context) };
         match cell.poll(context) {
             // The answer comes into the same cell.
-            Poll::Ready(begun @ Response { status: ResponseStatus::Begun(_), .. }) => Poll::Ready(begun),
-            Poll::Ready(response) => Poll::Ready(self.came(response)),
-            Poll::Pending => Poll::Pending,
+            Poll::Ready(response) if !response.has_begun() => Poll::Ready(self.came(response)),
+            polled => polled,
         }
     }
 

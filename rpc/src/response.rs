@@ -75,6 +75,11 @@ impl Response {
         Self { status, body, lent: None, metadata: None }
     }
 
+    /// Whether the call has not ended: see [`ResponseStatus::Begun`].
+    pub(crate) const fn has_begun(&self) -> bool {
+        matches!(self.status, ResponseStatus::Begun(_))
+    }
+
     /// A value, or the method's error, in a buffer.
     #[inline(always)]
     pub(crate) const fn owned(is_error: bool, bytes: Vec<u8>) -> Self {

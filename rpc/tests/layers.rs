@@ -4,12 +4,22 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use common::{Fixture, ProbeClient, block_on, config, fate, until};
 use gimmal_rpc::{
-    CallError, Client, Code, Fate, Hedge, Instant, Layered, Retry, RetryPolicy,
+    Balanced, CallError, CallOptions, Channel, Client, Code, Cx, Fate, Hedge, Instant, Layered, Postcard,
+    Retry, RetryPolicy, Server, Sink, Stream,
+    channel::{Beside, Ticket},
     layer::{Limit, Log, Metrics, Rate, Timeout},
+    response::{Response, ResponseStatus},
 };
 
 for_each_scheme! {
@@ -17,6 +27,7 @@ for_each_scheme! {
     timeouts_cap_and_metrics_count
     a_slow_call_is_hedged_once_and_the_loser_cancelled
     r94_repeats_are_finite_and_a_rate_bounds_them
+    calls_with_streams_are_the_same_under_every_layer
 }
 
 fn channel(fixture: &Fixture) -> Client {
@@ -139,6 +150,74 @@ fn a_slow_call_is_hedged_once_and_the_loser_cancelled(scheme: &str) {
     assert_eq!(fate(waiting.join().unwrap()), Fate::MaybeRan);
 }
 
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Numbers {
+    /// Adds them to what was added before.
+    async fn add(&self, cx: &Cx, numbers: Stream<u64>);
+    /// The first ones, and how many there were.
+    async fn count(&self, cx: &Cx, out: Sink<u64>) -> u64;
+}
+
+#[derive(Clone, Default)]
+struct Adder(Arc<AtomicU64>);
+
+impl Numbers for Adder {
+    async fn add(&self, _: &Cx, mut numbers: Stream<u64>) {
+        let mut sum = 0;
+        while let Some(number) = numbers.next().await {
+            sum += number.expect("the stream goes on to its end");
+        }
+        self.0.fetch_add(sum, Ordering::SeqCst);
+    }
+
+    async fn count(&self, _: &Cx, mut out: Sink<u64>) -> u64 {
+        for number in 0..5 {
+            out.send(&number).await.unwrap();
+        }
+        5
+    }
+}
+
+/// A stream goes on without its caller, and one that is made when its first item comes leaves the answer where it was.
+fn calls_with_streams_are_the_same_under_every_layer(scheme: &str) {
+    let adder = Adder::default();
+    let server = Server::builder().service(serve_numbers(adder.clone())).config(config());
+    let server = server.listen(&common::address(scheme, "streams")).unwrap();
+    let url = server.address().to_string();
+    let client = Client::builder().config(config()).connect(&url).unwrap();
+    let balanced = Balanced::builder().config(config()).connect(vec![url]).unwrap();
+    let (policy, after) = (RetryPolicy::default(), Duration::from_millis(20));
+    go_on("client", client.clone(), &adder);
+    go_on("layered", Layered::new(client.clone(), Log), &adder);
+    go_on("retry", Retry::new(client.clone(), policy), &adder);
+    go_on("hedge", Hedge::new(client, after), &adder);
+    go_on("balanced", balanced.clone(), &adder);
+    let all = Layered::new(Hedge::new(Retry::new(balanced, policy), after), Metrics::default());
+    go_on("all of them", all, &adder);
+}
+
+fn go_on<C: Channel>(what: &str, channel: C, adder: &Adder) {
+    let before = adder.0.load(Ordering::SeqCst);
+    let (mut numbers, call) = NumbersClient::new(channel.clone()).add();
+    numbers.blocking_send(&1).unwrap();
+    call.detach();
+    numbers.blocking_send(&2).unwrap();
+    numbers.finish();
+    until(&format!("{what}: the handler saw the end"), || adder.0.load(Ordering::SeqCst) == before + 3);
+
+    let mut call =
+        channel.start(&__numbers_methods()[1], &CallOptions::default(), Beside::down_later(), &[] as &[u8]);
+    let mut next = || block_on(poll_fn(|context| call.poll_first(context)));
+    let Response { status: ResponseStatus::Begun(begun), .. } = next() else {
+        panic!("{what}: no item first")
+    };
+    let (mut items, _tie) = begun.ends::<Postcard, u64>();
+    let items: Vec<u64> = std::iter::from_fn(|| items.blocking_next()).map(Result::unwrap).collect();
+    assert_eq!(items, [0, 1, 2, 3, 4], "{what}");
+    let Response { status: ResponseStatus::Ok, body, .. } = next() else { panic!("{what}: no answer") };
+    assert_eq!(body.bytes(), [5], "{what}");
+}
+
 /// Layers around a service: refusals are not run, and every handler's end is seen.
 #[test]
 fn a_service_is_limited_and_counted() {
@@ -146,7 +225,7 @@ fn a_service_is_limited_and_counted() {
     for scheme in ["mem", "shm"] {
         let metrics = Metrics::default();
         let prober = common::Prober::default();
-        let counts = std::sync::Arc::clone(&prober.0);
+        let counts = Arc::clone(&prober.0);
         let service = Guarded::new(common::serve_probe(prober), metrics.clone());
         let service = Guarded::new(service, Limit::new(2));
         let server = Server::builder().service(service).config(config());
@@ -160,7 +239,7 @@ fn a_service_is_limited_and_counted() {
         assert!(client.divide(1, 0).wait().is_err());
         assert_eq!(client.later(5).wait().unwrap(), 5);
         let hanging = [client.hang(), client.hang()];
-        until("both hang", || counts.hanging.load(std::sync::atomic::Ordering::SeqCst) == 2);
+        until("both hang", || counts.hanging.load(Ordering::SeqCst) == 2);
         let third = client.echo("x".into()).wait();
         assert_eq!((fate(third.clone()), code(third)), (Fate::NotRun, Code::ResourceExhausted));
         assert_eq!(fate(client.reverse(b"ab").wait()), Fate::NotRun);

@@ -346,6 +346,12 @@ impl Ticket for LocalCall {
             call.recycle(buffer);
         }
     }
+
+    fn detach(&mut self) {
+        if let Stage::Started(call) = &mut self.0 {
+            call.detach();
+        }
+    }
 }
 
 impl Channel for LocalClient {
@@ -367,6 +373,10 @@ impl Channel for LocalClient {
             return waiting;
         }
         LocalCall(Stage::Started(shared.current.borrow().start(method, options, beside, arguments)))
+    }
+
+    fn default_timeout(&self) -> Option<Duration> {
+        self.shared.current.borrow().default_timeout()
     }
 
     fn drive(&self, idle: Duration) -> bool {

@@ -101,6 +101,14 @@ impl Channel for Simulated {
         self.world.start(method, options, beside, arguments)
     }
 
+    fn default_timeout(&self) -> Option<Duration> {
+        self.world.default_timeout()
+    }
+
+    fn drive(&self, idle: Duration) -> bool {
+        self.world.drive(idle)
+    }
+
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.world.loan(bytes)
     }

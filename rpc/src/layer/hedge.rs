@@ -175,6 +175,14 @@ impl<C: Channel> Ticket for Hedged<C> {
         self.poll_both(context)
     }
 
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        match &mut self.tickets {
+            // Calls with streams are made once.
+            [Some(only), None] if self.channel.is_none() => only.poll_first(context),
+            _ => self.poll(context),
+        }
+    }
+
     fn wait(&mut self) -> Response {
         let Some(channel) = self.channel.clone() else {
             // Made once.
@@ -200,5 +208,9 @@ impl<C: Channel> Ticket for Hedged<C> {
         if let Some(ticket) = self.tickets.iter_mut().flatten().next() {
             ticket.recycle(buffer);
         }
+    }
+
+    fn detach(&mut self) {
+        self.tickets.iter_mut().flatten().for_each(Ticket::detach);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 
 /// What is done before a call starts and after it ended. Neither may block: both run on the caller's thread or task.
 pub trait Layer: Clone {
-    /// What is kept while the call is in flight. It is dropped with a call that is cancelled.
+    /// What is kept while the call is in flight. It is dropped with a call that is cancelled, or goes on without its caller.
     type Seen;
 
     /// Before the call starts. May change its options.
@@ -139,6 +139,14 @@ impl<T: Ticket, L: Layer> Ticket for Watched<T, L> {
         }
     }
 
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        let Some(ticket) = &mut self.ticket else { return Poll::Ready(self.unmade()) };
+        match ticket.poll_first(context) {
+            Poll::Ready(response) if !response.has_begun() => Poll::Ready(self.ended(response)),
+            polled => polled,
+        }
+    }
+
     fn wait(&mut self) -> Response {
         match &mut self.ticket {
             None => self.unmade(),
@@ -153,5 +161,9 @@ impl<T: Ticket, L: Layer> Ticket for Watched<T, L> {
         if let Some(ticket) = &mut self.ticket {
             ticket.recycle(buffer);
         }
+    }
+
+    fn detach(&mut self) {
+        self.ticket.iter_mut().for_each(Ticket::detach);
     }
 }

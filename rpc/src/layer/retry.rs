@@ -175,6 +175,14 @@ impl<C: Channel> Ticket for Retrying<C> {
         }
     }
 
+    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        match &mut self.ticket {
+            // Calls with streams are made once.
+            Some(ticket) if self.again.is_none() => ticket.poll_first(context),
+            _ => self.poll(context),
+        }
+    }
+
     /// Each attempt is waited for as its channel does it: the caller's own turns may be what moves it.
     fn wait(&mut self) -> Response {
         loop {
@@ -197,5 +205,9 @@ impl<C: Channel> Ticket for Retrying<C> {
         if let Some(ticket) = &mut self.ticket {
             ticket.recycle(buffer);
         }
+    }
+
+    fn detach(&mut self) {
+        self.ticket.iter_mut().for_each(Ticket::detach);
     }
 }

@@ -4,6 +4,7 @@ use std::{
     cell::Cell,
     fmt,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use gimmal_engine::transport::{ConnId, Loan, LoanError, Provider, UserBytes};
@@ -82,6 +83,14 @@ impl<P: Provider> Channel for World<P> {
         WorldCall { world: self.clone(), stage }
     }
 
+    fn default_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn drive(&self, _: Duration) -> bool {
+        false
+    }
+
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         let _ = bytes;
         Err(LoanError::Closed)
@@ -134,6 +143,9 @@ impl<P: Provider> Ticket for WorldCall<P> {
     }
 
     fn recycle(&mut self, _: Vec<u8>) {}
+
+    /// Nobody would take its answer.
+    fn detach(&mut self) {}
 }
 
 impl<P: Provider> Drop for WorldCall<P> {
