@@ -87,7 +87,8 @@ fn new_clients_go_past_a_worker_that_is_blocked() {
     let (workers, _acceptor, address) = serve("blocked", &config(2));
     let mut first = client();
     first.connect(&address).unwrap();
-    let loads = || workers.handles().iter().map(|worker| worker.load()).collect::<Vec<_>>();
+    let loads =
+        || workers.handles().iter().map(|worker| worker.duty().connections_opened).collect::<Vec<_>>();
     wait("nobody has the first", || loads().iter().sum::<u64>() == 1);
     let idle = loads().iter().position(|load| *load == 0).unwrap();
     let go = block(&workers, idle);
@@ -163,7 +164,7 @@ fn a_client_beyond_what_the_ports_hold_is_refused() {
     clients[0].with(|_, io| io.close(conns[0]));
     wait("a connection that ended is counted", || {
         clients[0].turn();
-        workers.handles().iter().map(|worker| worker.load()).sum::<u64>() == 3
+        workers.handles().iter().map(|worker| worker.duty().connections).sum::<usize>() == 3
     });
     wait("a place that is free stays empty", || another.connect(&address).is_ok());
 }

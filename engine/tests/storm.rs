@@ -75,7 +75,7 @@ fn r10_slowloris_holds_no_more_than_its_places() {
         assert!(Instant::now() < limit, "{} accepted", acceptor.accepted());
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(workers.handles()[0].load(), 0, "nobody has opened");
+    assert_eq!(workers.handles()[0].duty().connections_opened, 0, "nobody has opened");
 
     let honest = Workers::spawn(&sim, &plan, |_| Mute::default()).unwrap();
     let started = Instant::now();

@@ -286,7 +286,7 @@ fn balanced_local_clients_spread_their_calls_and_end() {
         }
         // With their last user the connections end.
         drop((client, channel));
-        while servers.iter().any(|server| server.connections() != [0]) {
+        while servers.iter().any(|server| server.duty()[0].connections > 0) {
             nap(1).await;
         }
         let error = LocalClient::balanced(balanced(), vec![address("nobody")]).await.unwrap_err();

@@ -41,7 +41,7 @@ use crate::{
     service::{Registry, Service},
     shared::Shared,
     stats::{Counters, Stats},
-    workers::{self, Handle, WorkerSet},
+    workers::{self, WorkerSet},
 };
 
 /// Collects what a server is made of. Keys, certificates, the allow-list and a take-over given by their own methods hold whatever
@@ -342,7 +342,7 @@ impl Server {
         self.workers.stats()
     }
 
-    /// What each worker did: its turns and sleeps, its longest turn. `tuning.md` says what follows from them.
+    /// What each worker has and did: its connections, turns and sleeps, its longest turn. `tuning.md` says what follows from them.
     #[must_use]
     pub fn duty(&self) -> Vec<DutySnapshot> {
         self.workers.duty()
@@ -373,21 +373,15 @@ impl Server {
         self.acceptors.accepted()
     }
 
-    /// Connections of each worker.
-    #[must_use]
-    pub fn connections(&self) -> Vec<u64> {
-        self.workers.workers.handles().iter().map(Handle::load).collect()
-    }
-
     /// Asks the clients of workers that have more than their share to connect again. A new connection goes to the worker with the
     /// fewest, and the client closes the old one when its calls have ended, so no call fails. A client that does not
     /// [reconnect](crate::Reconnect) stays where it is, and so does an inline one. Returns how many were asked.
     pub fn rebalance(&self) -> usize {
-        let (handles, loads) = (self.workers.workers.handles(), self.connections());
-        let share = loads.iter().sum::<u64>().div_ceil(loads.len() as u64);
+        let (handles, duties) = (self.workers.workers.handles(), self.duty());
+        let share = duties.iter().map(|duty| duty.connections).sum::<usize>().div_ceil(duties.len());
         let mut asked = 0;
-        for (handle, load) in handles.iter().zip(loads) {
-            let surplus = usize::try_from(load.saturating_sub(share)).unwrap_or(usize::MAX);
+        for (handle, duty) in handles.iter().zip(duties) {
+            let surplus = duty.connections.saturating_sub(share);
             if surplus > 0 && handle.submit(Command::Shed(surplus)).is_ok() {
                 asked += surplus;
             }

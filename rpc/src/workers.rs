@@ -131,7 +131,9 @@ impl WorkerSet {
     /// other.
     pub(crate) fn least(&self) -> Place {
         let places = self.workers.stations();
-        let least = || places.iter().min_by_key(|place| (place.handle().is_gone(), place.handle().load()));
+        let least = || {
+            places.iter().min_by_key(|place| (place.handle().is_gone(), place.handle().duty().connections))
+        };
         for _ in 0..SUCCESSION_LOOKS {
             if least().is_some_and(|place| !place.handle().is_gone()) {
                 break;

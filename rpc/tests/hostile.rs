@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fixture, config, until};
+use common::{Fixture, config, connections, until};
 use gimmal_rpc::{
     engine::{
         App, Head, Inline, Io, Message,
@@ -225,7 +225,7 @@ fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
 fn a_peer_that_reads_no_refusal_is_cut_off() {
     let fixture = Fixture::new("shm", "refusals");
     let mut attacker = Attacker::new(&fixture.url);
-    until("the server knows it", || fixture.server.connections() == [1]);
+    until("the server knows it", || connections(&fixture.server) == [1]);
     let (conn, body) = (attacker.conn, request("hang"));
     let id = CallId { slot: u32::MAX, generation: 0 };
     // It sends all the time, and takes no turn, so it reads nothing.
@@ -239,7 +239,7 @@ fn a_peer_that_reads_no_refusal_is_cut_off() {
             })
         };
         while send().is_ok() {}
-        fixture.server.connections() == [0]
+        connections(&fixture.server) == [0]
     });
     assert!(fixture.server.stats().refused > 16_384);
     attacker.until_closed();

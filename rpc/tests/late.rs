@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use common::{Fixture, ProbeClient, config, until};
+use common::{Fixture, ProbeClient, config, connections, until};
 use gimmal_rpc::{CallError, CallOptions, Client, Config, Fate, TransportError};
 
 for_each_scheme! {
@@ -113,13 +113,13 @@ fn a_client_that_is_dropped_while_the_inbox_is_full_leaves_its_connection(scheme
         ProbeClient::new(builder.connect(&fixture.url).unwrap())
     };
     let (stays, leaves) = (connect(), connect());
-    until("both are there", || fixture.server.connections().iter().sum::<u64>() == 2);
+    until("both are there", || connections(&fixture.server).iter().sum::<usize>() == 2);
     let blocked = block(&stays);
     let waits = stays.hang();
     assert!(is_refused(stays.hang()), "the inbox is full");
     drop(leaves);
     drop(blocked);
-    until("one has left", || fixture.server.connections().iter().sum::<u64>() == 1);
+    until("one has left", || connections(&fixture.server).iter().sum::<usize>() == 1);
     drop(waits);
     until("it is served", || stays.echo("alive".to_owned()).wait().is_ok());
 }

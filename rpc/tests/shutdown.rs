@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Prober, address, block_on, config, pattern, serve_probe, sleep, until};
+use common::{Prober, address, block_on, config, connections, pattern, serve_probe, sleep, until};
 use gimmal_rpc::{Bulk, Channel, Client, Config, Cx, Fate, Server, Sink, WithLoan};
 
 extern crate gimmal_rpc as gimmal;
@@ -144,7 +144,7 @@ fn shutdown_waits_for_one_way_handlers_whose_client_has_gone(scheme: &str) {
     client.note(600).wait().unwrap();
     until("it began", || server.stats().started == 1);
     drop(client);
-    until("the client is gone", || server.connections() == [0]);
+    until("the client is gone", || connections(&server) == [0]);
     assert!(server.shutdown(PATIENCE));
     assert_eq!(worker.ended(), 1);
 }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{address, block_on, config, until};
+use common::{address, block_on, config, connections, until};
 use gimmal_rpc::{
     CallOptions, CancelToken, Channel, Client, Code, Cx, Fate, LocalClient, ReadError, Server, Sink, Stream,
     StreamError, reflect::ReflectionClient,
@@ -454,7 +454,7 @@ fn a_one_way_handler_that_panics_when_its_client_has_left_is_counted(scheme: &st
     client.note(777).wait().unwrap();
     until("it runs", || talker.noted.load(Ordering::SeqCst) == 777);
     drop(client);
-    until("its client has left", || server.connections() == [0]);
+    until("its client has left", || connections(&server) == [0]);
     assert_eq!(server.stats().panics, 0);
     talker.may_panic.store(true, Ordering::SeqCst);
     until("it panics", || server.stats().panics == 1);

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{address, config, until};
+use common::{address, config, connections, until};
 use gimmal_rpc::{
     Behind, CallError, CallOptions, Client, Code, ConnectError, Cx, Fate, Hedge, Instant, ReadError, Retry,
     RetryPolicy, Server, Sink, Stream, StreamError, Topic, TransportError, codec::EncodeError,
@@ -242,7 +242,7 @@ fn run(scheme: &str, workers: usize) -> Running {
     let connect = || Client::builder().config(config()).connect(&url).unwrap();
     *user.0.client.lock().unwrap() = Some(connect());
     let outer = WithinClient::new(connect());
-    until("both are there", || server.connections().iter().sum::<u64>() == 2);
+    until("both are there", || connections(&server).iter().sum::<usize>() == 2);
     *user.0.server.lock().unwrap() = Some(server);
     *user.0.url.lock().unwrap() = url.clone();
     Running { user, url, outer }

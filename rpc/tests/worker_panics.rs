@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{ProbeClient, Prober, address, block_on, config, serve_probe, until};
+use common::{ProbeClient, Prober, address, block_on, config, connections, serve_probe, until};
 use gimmal_rpc::{
     CallError, CallOptions, Client, Cx, Fate, Instant, Retry, RetryPolicy, Server, TransportError,
     engine::transport::CloseReason,
@@ -101,7 +101,7 @@ fn r103_a_server_outlives_its_workers(scheme: &str) {
 fn a_server_outlives_its_workers(scheme: &str) -> (Duration, Duration) {
     let server = serve(scheme, 2);
     let (here, there) = (connect(&server), connect(&server));
-    until("each worker has one", || server.connections() == [1, 1]);
+    until("each worker has one", || connections(&server) == [1, 1]);
     let stop = AtomicBool::new(false);
     /// Also when an assertion fails.
     struct Stop<'a>(&'a AtomicBool);

@@ -37,6 +37,8 @@ pub struct DutySnapshot {
     pub sleeps: u64,
     /// The longest turn that found something, with the empty ones since the clock was read: a few, of a device up to 1,024.
     pub longest_turn: Duration,
+    /// Connections that are open, or accepted and in their handshake.
+    pub connections: usize,
     /// Connections that opened.
     pub connections_opened: u64,
     /// Connections that closed after they had opened.
@@ -111,6 +113,7 @@ impl Duty {
             work: read(&self.work),
             sleeps: read(&self.sleeps),
             longest_turn: Duration::from_nanos(read(&self.longest_turn_ns)),
+            connections: self.counted(),
             connections_opened: read(&self.connections_opened),
             connections_closed: read(&self.connections_closed),
             held: read(&self.held),

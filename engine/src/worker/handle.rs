@@ -202,13 +202,6 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         self.duty.snapshot()
     }
 
-    /// Connections that are open.
-    #[must_use]
-    pub fn load(&self) -> u64 {
-        let duty = self.duty();
-        duty.connections_opened.saturating_sub(duty.connections_closed)
-    }
-
     /// Connections that are open, or accepted and in their handshake: what the next one is accepted by.
     pub(crate) fn counted(&self) -> usize {
         self.duty.counted()

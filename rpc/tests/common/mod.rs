@@ -255,6 +255,11 @@ pub fn config() -> Config {
     config
 }
 
+/// The connections of each worker of a server.
+pub fn connections(server: &Server) -> Vec<usize> {
+    server.duty().iter().map(|duty| duty.connections).collect()
+}
+
 pub struct Fixture {
     pub server: Server,
     pub counts: Arc<Counts>,
@@ -305,10 +310,10 @@ impl Fixture {
     pub fn three_each(&self, config: &Config) -> [Vec<ProbeClient>; 2] {
         let mut clients = [Vec::new(), Vec::new()];
         for total in 1..=6 {
-            let before = self.server.connections();
+            let before = connections(&self.server);
             let client = self.client_with(config.clone());
-            until("it is counted", || self.server.connections().iter().sum::<u64>() == total);
-            clients[usize::from(self.server.connections()[1] > before[1])].push(client);
+            until("it is counted", || connections(&self.server).iter().sum::<usize>() == total);
+            clients[usize::from(connections(&self.server)[1] > before[1])].push(client);
         }
         clients
     }
