@@ -92,11 +92,13 @@ fn new_clients_go_past_a_worker_that_is_blocked() {
     wait("nobody has the first", || loads().iter().sum::<u64>() == 1);
     let idle = loads().iter().position(|load| *load == 0).unwrap();
     let go = block(&workers, idle);
-    let mut clients: Vec<_> = (0..CLIENTS)
-        .map(|_| {
+    let mut clients: Vec<_> = (0..CLIENTS as u64)
+        .map(|others| {
             let mut client = client();
             let (conn, _) = client.connect(&address).unwrap();
             client.with(|_, io| io.send(conn, Head::default(), 0, |_| Some(0)).unwrap());
+            // The worker that is not blocked has taken what was handed to it before the next one comes.
+            wait("more than one wait for the blocked worker", || loads().iter().sum::<u64>() > others);
             client
         })
         .collect();
