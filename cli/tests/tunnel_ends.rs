@@ -251,28 +251,30 @@ fn a_tunnel_goes_on_when_nobody_reads_what_it_says() {
 
 /// A tunnel that nobody can reach any more ends as one that has failed, so that systemd starts it again.
 #[test]
-fn a_tunnel_whose_listener_is_lost_ends_as_failed() {
-    let (mut errors, stderr) = std::io::pipe().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gimmal"));
-    command.args(["tunnel", "--listen", &shm(), "--map", "it=tcp:127.0.0.1:1", "--json"]).stderr(stderr);
-    let mut tunnel = Running::start_by(&mut command);
-    // This end of the pipe is the child's alone.
-    drop(command);
-    let process = pidfd_open(tunnel.pid(), PidfdFlags::empty()).unwrap();
-    let socket = (3..1024).find_map(|number| {
-        let copy = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
-        socket_acceptconn(&copy).is_ok_and(|listens| listens).then_some(copy)
-    });
-    let Some(socket) = socket else {
-        gimmal_testkit::skip("this user may not reach into the files of its own processes");
-        return;
-    };
-    rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
-    soon("it ends", || tunnel.ended().is_some());
-    assert_eq!(tunnel.ended().unwrap().code(), Some(1));
-    let mut said = String::new();
-    errors.read_to_string(&mut said).unwrap();
-    assert!(said.contains("gimmal: no longer listening: shm:"), "{said}");
+fn one_whose_listener_is_lost_ends_as_failed() {
+    for words in [["tunnel", "--map", "it=tcp:127.0.0.1:1"], ["edge", "--to", "http://127.0.0.1:1"]] {
+        let (mut errors, stderr) = std::io::pipe().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gimmal"));
+        command.args(words).args(["--listen", &shm(), "--json"]).stderr(stderr);
+        let mut end = Running::start_by(&mut command);
+        // This end of the pipe is the child's alone.
+        drop(command);
+        let process = pidfd_open(end.pid(), PidfdFlags::empty()).unwrap();
+        let socket = (3..1024).find_map(|number| {
+            let copy = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+            socket_acceptconn(&copy).is_ok_and(|listens| listens).then_some(copy)
+        });
+        let Some(socket) = socket else {
+            gimmal_testkit::skip("this user may not reach into the files of its own processes");
+            return;
+        };
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+        soon("it ends", || end.ended().is_some());
+        assert_eq!(end.ended().unwrap().code(), Some(1));
+        let mut said = String::new();
+        errors.read_to_string(&mut said).unwrap();
+        assert!(said.contains("gimmal: no longer listening"), "{said}");
+    }
 }
 
 /// Nobody connects to the first two of three.

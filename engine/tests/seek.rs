@@ -242,7 +242,7 @@ fn a_peer_that_sleeps_is_rung_for_what_a_tick_sends() {
     let handle = server.handle();
     wait("it is not open", || {
         server.turn();
-        handle.load() == 1
+        handle.duty().connections_opened == 1
     });
     for round in 0..12 {
         wait("the server never sleeps", || matches!(server.step(LIMIT, Waker::noop(), true), Rest::Sleep(_)));

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Fixture, ProbeClient, Prober, config, fate, serve_probe, until};
+use common::{Fixture, ProbeClient, Prober, config, connections, fate, serve_probe, until};
 use gimmal_rpc::{
     CallOptions, Channel, Client, Code, Config, Cx, Driver, Fate, Hedge, Instant, LocalClient, Retry,
     RetryPolicy, Server, Sink, Stream,
@@ -84,25 +84,25 @@ fn a_connection_that_the_client_does_not_take_is_closed(scheme: &str) {
     LocalSet::new().block_on(&runtime, async {
         let client = Client::builder().config(config()).open_local(&fixture.url).unwrap();
         let driver = tokio::task::spawn_local(on_tokio(client.driver().unwrap()));
-        let connections = async |expected: u64| {
+        let until_there_are = async |expected: usize| {
             let started = Instant::now();
-            while fixture.server.connections() != [expected] {
-                assert!(started.elapsed() < Duration::from_secs(60), "{:?}", fixture.server.connections());
+            while connections(&fixture.server) != [expected] {
+                assert!(started.elapsed() < Duration::from_secs(60), "{:?}", connections(&fixture.server));
                 tokio::task::yield_now().await;
             }
         };
         // Nobody waits for it any more.
         let dialling = client.dial(None);
-        connections(1).await;
+        until_there_are(1).await;
         drop(dialling);
-        connections(0).await;
+        until_there_are(0).await;
         client.dial(None).await.unwrap();
-        connections(1).await;
+        until_there_are(1).await;
         // There is one already.
         let other = client.dial(None);
-        connections(2).await;
+        until_there_are(2).await;
         other.await.unwrap();
-        connections(1).await;
+        until_there_are(1).await;
         assert_eq!(ProbeClient::new(client).echo("here".into()).await.unwrap(), "here");
         driver.await.unwrap().unwrap();
     });

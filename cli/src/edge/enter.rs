@@ -32,7 +32,7 @@ use super::{
     passing::{Passing, Responding},
     secure,
 };
-use crate::{accept::accepted, credentials::in_options, signals::asked_to_end};
+use crate::{accept::accepted, credentials::in_options, say::say, signals::asked_to_end};
 
 type Channel = Client<gimmal::Client>;
 
@@ -77,7 +77,7 @@ pub(super) async fn run(edge: &Edge, listen: Http<'_>, counts: &Arc<Counts>) -> 
     let client = builder.connect_lazy(&edge.to)?;
     let client = Client::new(client);
     let listener = TcpListener::bind(listen.at).await?;
-    println!("{}://{} -> {}", listen.scheme(), listener.local_addr()?, edge.to);
+    say(&format!("{}://{} -> {}", listen.scheme(), listener.local_addr()?, edge.to));
     let (connections, requests) =
         (Arc::new(Semaphore::new(edge.connections_max)), Arc::new(Semaphore::new(edge.requests_max)));
     let (stop, stopped) = watch::channel(());

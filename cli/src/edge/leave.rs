@@ -5,7 +5,10 @@ use std::{
     error::Error,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -37,7 +40,7 @@ use super::{
     passing::{BoxError, Passing, Responding},
     secure,
 };
-use crate::signals::asked_to_end;
+use crate::{say::say, signals::asked_to_end};
 
 /// How long a server may take to accept.
 const DIAL: Duration = Duration::from_secs(10);
@@ -71,8 +74,17 @@ pub(super) async fn run(edge: &Edge, to: Http<'_>, counts: &Arc<Counts>) -> Resu
     let builder =
         edge.credentials.server(&[&edge.listen, &edge.to])?.config(config).runtime(Tokio::current()?);
     let server = builder.service(service).listen(&edge.listen)?;
-    println!("{} -> {}", server.address(), edge.to);
-    Ok(server.serve_until(asked_to_end(), edge.drain()).await)
+    say(&format!("{} -> {}", server.address(), edge.to));
+    let is_asked = AtomicBool::new(false);
+    let asked = async {
+        asked_to_end().await;
+        is_asked.store(true, Ordering::Relaxed);
+    };
+    let drained = server.serve_until(asked, edge.drain()).await;
+    if !is_asked.into_inner() {
+        return Err(format!("no longer listening at {}; the log says why", edge.listen).into());
+    }
+    Ok(drained)
 }
 
 type Sender = SendRequest<Passing<Body>>;

@@ -215,7 +215,7 @@ mod tests {
         let server = serve(&url);
         let (workers, handle, client) = unfollowed(&url);
         drop(server);
-        until("its connection has ended", || handle.load() == 0);
+        until("its connection has ended", || handle.duty().connections == 0);
         let _server = serve(&url);
         // More than a worker remembers.
         for _ in 0..100 {
