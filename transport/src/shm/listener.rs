@@ -38,6 +38,8 @@ pub(super) const CHANCE: Duration = Duration::from_millis(100);
 /// How many of those one user may have, where others than this user are let in: nobody's silence keeps the others out.
 pub(super) const WAITING_OF_USER: usize = WAITING_MAX / 2;
 
+/// Sockets that are accepted before the hellos of those that wait are looked for again.
+const SOCKETS_PER_ROUND: usize = 32;
 /// How long clients wait in the backlog for a descriptor or memory of this process before they are refused.
 pub(super) const LACK_PATIENCE: Duration = Duration::from_millis(100);
 /// Between two tries meanwhile: the socket stays readable.
@@ -48,6 +50,7 @@ const LACK_PAUSE: Duration = Duration::from_millis(10);
 pub struct ShmListener {
     place: Place,
     options: ListenOptions,
+    /// Clients that were let in, the oldest first.
     waiting: VecDeque<Waiting>,
     pub(super) rejected: Arc<Rejected>,
     /// Closed to accept a client that is refused, when there is no other descriptor.
@@ -126,10 +129,13 @@ impl ShmListener {
 
     /// Takes what waits in the socket's backlog, as far as it is let in.
     fn accept_sockets(&mut self) -> Result<(), ListenError> {
+        if self.lack.as_ref().is_some_and(|lack| !lack.again.has_passed()) {
+            return Ok(());
+        }
         // Before anybody goes, everybody was looked at: a hello frees its place.
         let is_stuck = self.waiting.len() == WAITING_MAX && self.waiting.iter().all(|client| client.looked);
-        // Bounded, so that a flood of clients cannot keep us from those who have said hello.
-        for _ in 0..WAITING_MAX {
+        // Bounded, so that the next hellos are read before anybody is refused for want of a place.
+        for _ in 0..SOCKETS_PER_ROUND {
             let full = self.waiting.len() == WAITING_MAX;
             let is_late = |oldest: &Waiting| oldest.since.elapsed() >= CHANCE;
             if full && !(is_stuck && self.waiting.front().is_some_and(is_late)) {
@@ -189,6 +195,7 @@ impl ShmListener {
         let now = Instant::now();
         // accept(2) takes a descriptor before it looks for a client.
         if !matches!(kernel::wait_readable(self.place.as_fd(), now), Ok(true)) {
+            self.lack = None;
             return false;
         }
         let lack = self.lack.get_or_insert_with(|| {
@@ -221,16 +228,23 @@ impl ShmListener {
 
     /// The first waiting client whose hello is good.
     fn first_hello(&mut self) -> Option<ShmIncoming> {
-        let now = Instant::now();
-        for _ in 0..self.waiting.len() {
-            let mut client = self.waiting.pop_front()?;
-            match client.read(&self.options.keys) {
-                Ok(Some(hello)) => {
+        let (now, mut at) = (Instant::now(), 0);
+        while let Some(client) = self.waiting.get_mut(at) {
+            let hello = match client.read(&self.options.keys) {
+                Ok(Some(hello)) => Ok(hello),
+                Ok(None) if client.until <= now => Err(Some(RejectReason::Overloaded)),
+                Ok(None) => {
+                    at += 1;
+                    continue;
+                }
+                Err(reason) => Err(reason),
+            };
+            let client = self.waiting.remove(at)?;
+            match hello {
+                Ok(hello) => {
                     let device = place::device(&self.place.address());
                     return Some(ShmIncoming::new(client.socket, hello, device, &self.options));
                 }
-                Ok(None) if client.until <= now => self.reject(&client.socket, RejectReason::Overloaded),
-                Ok(None) => self.waiting.push_back(client),
                 Err(Some(reason)) => self.reject(&client.socket, reason),
                 Err(None) => {}
             }
@@ -256,6 +270,10 @@ impl Listener for ShmListener {
     fn accept(&mut self, timeout: Duration) -> Result<Option<ShmIncoming>, ListenError> {
         let until = Instant::now() + timeout;
         loop {
+            // Those that were let in are read first, so that a hello that is there frees its place for the next one.
+            if let Some(incoming) = self.first_hello() {
+                return Ok(Some(incoming));
+            }
             self.accept_sockets()?;
             if let Some(incoming) = self.first_hello() {
                 return Ok(Some(incoming));

@@ -323,6 +323,31 @@ fn a_late_hello_beside_many_others_is_waited_for() {
     assert_eq!(listener.rejections().count(), 0);
 }
 
+/// More clients of one user than have a place each wait with their hellos: a hello that is read takes no place.
+#[test]
+fn clients_of_one_user_that_have_said_hello_are_all_let_in() {
+    const CLIENTS: usize = 100;
+    const { assert!(CLIENTS > WAITING_OF_USER) };
+    let (_folder, address) = place();
+    let own = rustix::process::getuid().as_raw();
+    let options = ListenOptions {
+        backlog: 2 * CLIENTS as u16,
+        handshake_timeout: 60 * SECOND,
+        allow: Allow::default().uid(own).uid(65534),
+        ..ListenOptions::default()
+    };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let hello = good_hello().encode();
+    let clients = [(); CLIENTS].map(|()| raw_client(&address));
+    for client in &clients {
+        socket::send(client, &hello).unwrap();
+    }
+    for number in 0..CLIENTS {
+        assert!(listener.accept(30 * SECOND).unwrap().is_some(), "number {number}");
+    }
+    assert_eq!(listener.rejections().count(), 0);
+}
+
 #[test]
 fn a_grant_that_never_comes_ends_the_connection() {
     let (_folder, address) = place();
