@@ -136,7 +136,6 @@ pub async fn pause(time: Duration) {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::cell::block;
 

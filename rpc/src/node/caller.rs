@@ -337,7 +337,7 @@ impl Node {
             }
         }
         cancels.retain(|(conn, cell)| {
-            // Who answers it has the cell, too, until the call has ended.
+            // The responder of a call holds its cell, too, until the call has ended.
             let lives = || Arc::strong_count(cell) > 1;
             if lives() {
                 self.cancel_cell(io, self.successor(*conn), cell);

@@ -1,7 +1,8 @@
 //! The sub-ports of one poll thread, behind one descriptor.
 //!
 //! A sub-port without connections costs a load and a branch a turn, once nothing is left of those that it had: it is
-//! neither polled nor armed, and its descriptor is not in the epoll. With one that has some, a poll is that one's poll and a look at its new events.
+//! neither polled nor armed, and its descriptor is not in the epoll. With one that has some, a poll is that one's poll and
+//! a look at its new events.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
