@@ -3,6 +3,8 @@
 mod builder;
 mod came;
 mod certificates;
+#[cfg(all(test, any(feature = "shm", feature = "tcp")))]
+pub(crate) mod process;
 
 pub use builder::{BuilderCall, no_call_undoes_another};
 pub use came::{Came, next_frames, poll};

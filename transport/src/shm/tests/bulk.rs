@@ -6,12 +6,12 @@ use super::{
         segment::{SEALS, create_file},
         table::Stage,
     },
-    kill::{alone, role},
     *,
 };
 use crate::{
     BulkError, Gate, LoanError, NotHuge, Pages, PortError, Refused, Violation,
     mem::{Account, charge},
+    testing::process::{alone, role},
 };
 
 /// Carries `offer` as the engine would: in a frame, so that the segment comes first.
@@ -272,7 +272,7 @@ fn a_bulk_outlives_its_connection() {
 /// A server whose client A stays, while clients B are killed, again and again, as they read a loan.
 #[test]
 fn retired_segments_leave_the_peers_that_stay() {
-    alone("bulk::child_retired_segments");
+    alone("shm::tests::bulk::child_retired_segments");
 }
 
 #[test]

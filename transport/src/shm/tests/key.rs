@@ -1,11 +1,12 @@
 //! A shared key and the allow-list, at the socket.
 
-use super::{
-    super::socket,
-    kill::{ROLE, role},
-    skip, *,
+use super::{super::socket, skip, *};
+use crate::{
+    ConnectError, Key, RejectReason,
+    allow::Allow,
+    proof,
+    testing::process::{ROLE, role},
 };
-use crate::{ConnectError, Key, RejectReason, allow::Allow, proof};
 
 fn key(byte: u8) -> Key {
     Key::new(&[byte; 32]).unwrap()

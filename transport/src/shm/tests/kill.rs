@@ -1,43 +1,16 @@
 //! Two processes, one of which is killed; and what a process has left when all is closed.
-//!
-//! The other process is this test binary again, running one test that is ignored otherwise.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use super::*;
-use crate::Instant;
-
-pub(super) const ROLE: &str = "GIMMAL_SHM_TEST";
-
-/// This binary, to run its `test` with `role` for it to read.
-pub(super) fn this_binary(test: &str, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", &format!("shm::tests::{test}"), "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role);
-    command
-}
+use crate::{
+    Instant,
+    testing::process::{alone, role, this_binary},
+};
 
 /// Starts `test` in a process of its own.
 pub(super) fn again(test: &str, role: &str) -> Child {
     this_binary(test, role).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
-/// Runs `test` in a process of its own to its end.
-pub(super) fn alone(test: &str) {
-    let output = this_binary(test, "run").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let erred = String::from_utf8_lossy(&output.stderr);
-    // A name that no test has would also be a success.
-    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{erred}");
-}
-
-pub(super) fn role() -> Option<String> {
-    let role = std::env::var(ROLE).ok();
-    if role.is_none() {
-        println!("SKIP: this test is the other process of another one");
-    }
-    role
 }
 
 pub(super) fn connect_when_there(address: &Address, ring_bytes: u32) -> Side {
@@ -104,7 +77,7 @@ fn r23_r24_r78_a_killed_server_is_gone_and_its_place_is_free() {
     let (folder, address) = place();
     let Address::Shm { path } = &address else { panic!() };
     for asleep in [false, true] {
-        let mut child = again("kill::child_echo_server", path.to_str().unwrap());
+        let mut child = again("shm::tests::kill::child_echo_server", path.to_str().unwrap());
         let mut side = connect_when_there(&address, 4096);
         side.send(b"ping", 3);
         let answer = side.frame();
@@ -153,7 +126,7 @@ fn r24_published_frames_survive_their_writer() {
     let (_folder, address) = place();
     let Address::Shm { path } = &address else { panic!() };
     let mut listener = listen(&address);
-    let mut child = again("kill::child_client", path.to_str().unwrap());
+    let mut child = again("shm::tests::kill::child_client", path.to_str().unwrap());
     let port = Shm.open_port(&config(4096)).unwrap();
     let link = listener.accept(10 * SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
     let mut side = Side::adopt(port, link);
@@ -249,7 +222,7 @@ fn child_crashes() {
 /// only, one close, no descriptor, and the next client is served.
 #[test]
 fn r80_a_client_killed_at_any_step_leaves_the_server_clean() {
-    alone("kill::child_r80");
+    alone("shm::tests::kill::child_r80");
 }
 
 #[test]
@@ -265,7 +238,8 @@ fn child_r80() {
     let mut server = Side::adopt_none(Shm.open_port(&config(4096)).unwrap());
     let before = descriptors();
     for step in CRASHES {
-        let mut child = again("kill::child_crashes", &format!("{step} {}", path.to_str().unwrap()));
+        let mut child =
+            again("shm::tests::kill::child_crashes", &format!("{step} {}", path.to_str().unwrap()));
         let mut open = false;
         let mut frames = Vec::new();
         let mut reason = None;
@@ -321,7 +295,7 @@ fn child_r80() {
 /// I9: what a thousand connections used is given back. In a process of its own, where nothing else opens files.
 #[test]
 fn a_thousand_connections_leave_no_descriptor_and_no_mapping() {
-    alone("kill::child_thousand");
+    alone("shm::tests::kill::child_thousand");
 }
 
 #[test]
@@ -379,7 +353,7 @@ fn mappings() -> usize {
 /// R79: memory that cannot be had is an error of the set-up, with its step; and the peer is told.
 #[test]
 fn r79_no_memory_is_an_error_of_the_setup() {
-    alone("kill::child_no_memory");
+    alone("shm::tests::kill::child_no_memory");
 }
 
 #[test]

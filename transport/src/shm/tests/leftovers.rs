@@ -12,10 +12,10 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{
     super::{connecting::other_folder, denied::refused},
-    kill::{alone, role},
     listen::{files_in, path_of},
     skip, *,
 };
+use crate::testing::process::{alone, role};
 
 fn refusal(address: &Address) -> String {
     Shm.listen(address, &ListenOptions::default()).unwrap_err().to_string()
@@ -103,7 +103,7 @@ fn child_that_forks() {
 
 #[test]
 fn a_forked_child_removes_nothing() {
-    alone("leftovers::child_that_forks");
+    alone("shm::tests::leftovers::child_that_forks");
 }
 
 /// Ends a forked child, with nothing of the parent's run again.
@@ -171,7 +171,7 @@ fn all_close_on_exec() -> bool {
 /// becomes another program, and its end disturbs nobody.
 #[test]
 fn r81_a_forked_child_has_no_ring_and_its_end_disturbs_nobody() {
-    alone("leftovers::child_that_forks_while_connected");
+    alone("shm::tests::leftovers::child_that_forks_while_connected");
 }
 
 #[test]

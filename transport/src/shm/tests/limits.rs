@@ -24,10 +24,13 @@ use super::{
         segment::{SEALS, create_file},
         table::Stage,
     },
-    kill::{connect_when_there, role, this_binary},
+    kill::connect_when_there,
     *,
 };
-use crate::{AcceptError, Gate, Instant, PortError, RejectReason};
+use crate::{
+    AcceptError, Gate, Instant, PortError, RejectReason,
+    testing::process::{role, this_binary},
+};
 
 const LOAN: usize = 1 << 20;
 /// What is not made for a peer: tables of the allocator, stacks, what the test itself counts with.
@@ -351,9 +354,9 @@ fn a_peer_that_does_all_at_once_is_held_to_the_sum_of_the_limits() {
     let child = |test: &str, role: &str| {
         this_binary(test, role).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap()
     };
-    let mut server = child("limits::child_limited_server", path);
+    let mut server = child("shm::tests::limits::child_limited_server", path);
     let mut side = connect_when_there(&address, 16 << 10);
-    let attacker = |deed: &str| child("limits::child_limits_attacker", &format!("{deed} {path}"));
+    let attacker = |deed: &str| child("shm::tests::limits::child_limits_attacker", &format!("{deed} {path}"));
     let (quiet, quiet_echoes) = echo_beside(&mut attacker("spin"), &mut side);
     let (attacked, echoes) = echo_beside(&mut attacker("attack"), &mut side);
     std::fs::write(format!("{path}.stop"), "").unwrap();

@@ -13,6 +13,7 @@ use crate::{
         atomic::Ordering,
         publish::{observe, publish},
     },
+    testing::process::role,
 };
 
 const PAYLOAD: usize = 64;
@@ -164,7 +165,7 @@ fn server_side(mut listener: ShmListener) {
 #[test]
 #[ignore = "the other process of another test"]
 fn child_measured() {
-    let Ok(path) = std::env::var(kill::ROLE) else { return println!("SKIP: run by measure_echo") };
+    let Some(path) = role() else { return };
     pin(1);
     server_side(listen(&Address::Shm { path: path.into() }));
 }
@@ -174,7 +175,7 @@ fn child_measured() {
 fn measure_echo() {
     let (_folder, address) = place();
     let Address::Shm { path } = &address else { panic!() };
-    let mut child = again("measure::child_measured", path.to_str().unwrap());
+    let mut child = again("shm::tests::measure::child_measured", path.to_str().unwrap());
     pin(0);
     let mut side = kill::connect_when_there(&address, RING);
     let gate = side.port.gate();

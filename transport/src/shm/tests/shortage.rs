@@ -4,14 +4,11 @@ use std::fs::File;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{
-    super::listener::LACK_PATIENCE,
-    kill::{ROLE, alone, role, this_binary},
-    skip, *,
-};
+use super::{super::listener::LACK_PATIENCE, skip, *};
 use crate::{
     AcceptError, Gate, LoanError, PortError, RejectReason,
     mem::{Access, Holder, Region},
+    testing::process::{ROLE, alone, role, this_binary},
 };
 
 /// Sets the soft limit; the old one, to be set again.
@@ -90,7 +87,7 @@ fn child_listener() {
 
 #[test]
 fn a_listener_outlives_a_shortage_of_descriptors() {
-    alone("shortage::child_listener");
+    alone("shm::tests::shortage::child_listener");
 }
 
 #[test]
@@ -111,7 +108,7 @@ fn child_hello() {
 
 #[test]
 fn a_hello_without_a_descriptor_names_the_limit() {
-    alone("shortage::child_hello");
+    alone("shm::tests::shortage::child_hello");
 }
 
 #[test]
@@ -140,7 +137,7 @@ fn ends_by_lack(side: &mut Side, peer: &mut Side) {
 
 #[test]
 fn a_grant_without_a_descriptor_ends_both_sides_with_the_cause() {
-    alone("shortage::child_grant");
+    alone("shm::tests::shortage::child_grant");
 }
 
 #[test]
@@ -157,7 +154,7 @@ fn child_pool() {
 
 #[test]
 fn a_pool_segment_without_a_descriptor_ends_both_sides_with_the_cause() {
-    alone("shortage::child_pool");
+    alone("shm::tests::shortage::child_pool");
 }
 
 /// epoll_ctl(2) lacks memory or watches: the peer is told, and the place is free for the next one.
@@ -240,7 +237,7 @@ fn child_mappings() {
 
 #[test]
 fn a_lack_of_mappings_is_named_and_passes() {
-    alone("shortage::child_mappings");
+    alone("shm::tests::shortage::child_mappings");
 }
 
 #[test]
@@ -277,7 +274,7 @@ fn child_file_size() {
 /// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which would end the process.
 #[test]
 fn a_limit_of_file_sizes_is_an_error_and_no_signal() {
-    alone("shortage::child_file_size");
+    alone("shm::tests::shortage::child_file_size");
 }
 
 #[test]
@@ -351,7 +348,7 @@ fn injected(call: &str, error: &str) -> bool {
         // Not those of the loader, which does not try again.
         strace.arg("-P").arg(folder.path().join("socket.lock"));
     }
-    let child = this_binary("shortage::child_whole", path.to_str().unwrap());
+    let child = this_binary("shm::tests::shortage::child_whole", path.to_str().unwrap());
     strace.arg(child.get_program()).args(child.get_args()).env(ROLE, &path);
     let output = match strace.output() {
         Ok(output) => output,
@@ -408,5 +405,5 @@ fn a_listener_outlives_every_passing_errno() {
 
 #[test]
 fn a_port_without_a_descriptor_names_the_limit() {
-    alone("shortage::child_port");
+    alone("shm::tests::shortage::child_port");
 }

@@ -11,12 +11,12 @@ use super::{
         segment::{EXPOSED_SEALS, SEALS, create_file},
         table::Stage,
     },
-    kill::{alone, role},
     skip, *,
 };
 use crate::{
     AccessError, Accessed, Gate, Offer, OneSided, Remote, Violation,
     mem::{Words, charge::MAPPINGS_MAX},
+    testing::process::{alone, role},
 };
 
 const PAGE: usize = 4096;
@@ -250,7 +250,7 @@ fn the_last_of_many_pieces_is_found() {
 /// However many peers there are, mappings are left for threads, rings and memory of our own.
 #[test]
 fn all_peers_together_leave_mappings_for_the_rest() {
-    alone("theirs::child_all_peers");
+    alone("shm::tests::theirs::child_all_peers");
 }
 
 #[test]

@@ -4,45 +4,20 @@
 use std::{
     fs::File,
     io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{burst::greeting, handover::taking, *};
-use crate::Key;
+use crate::{
+    Key,
+    testing::process::{role, this_binary},
+};
 
-const ROLE: &str = "GIMMAL_TCP_TEST";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// That of a process which hears what the other one makes of its own.
 const LONGER: Duration = Duration::from_secs(120);
-
-/// This binary, to run its `test` with `role` for it to read.
-fn this_binary(test: &str, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", &format!("tcp::tests::{test}"), "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role);
-    command
-}
-
-/// Runs `test` in a process of its own to its end.
-#[cfg(feature = "tls")]
-pub(super) fn alone(test: &str) {
-    let output = this_binary(test, "run").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let erred = String::from_utf8_lossy(&output.stderr);
-    // A name that no test has would also be a success.
-    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{erred}");
-}
-
-pub(super) fn role() -> Option<String> {
-    let role = std::env::var(ROLE).ok();
-    if role.is_none() {
-        println!("SKIP: this test is the other process of another one");
-    }
-    role
-}
 
 /// Takes all descriptors below a small limit, but `left`.
 pub(super) fn take_descriptors(left: usize) -> Vec<File> {
@@ -132,7 +107,7 @@ fn child_listener() {
 
 /// Four clients with a key connect to a process that has four descriptors, before `others` do. The four get in.
 fn four_get_in_before(others: usize) {
-    let mut server = Process::start("shortage::child_listener", &format!("4 {others}"));
+    let mut server = Process::start("tcp::tests::shortage::child_listener", &format!("4 {others}"));
     let address: Address = server.hears("listens at ").parse().unwrap();
     let port = Tcp.open_port(&config(4096)).unwrap();
     let options = ConnectOptions { key: Some(key()), connect_timeout: LONGER, ..ConnectOptions::default() };
@@ -168,7 +143,7 @@ fn clients_beyond_the_descriptors_do_not_keep_the_others_out() {
 /// A descriptor of a client that says nothing is for one that does.
 #[test]
 fn a_silent_client_makes_room_when_there_are_no_descriptors() {
-    let mut server = Process::start("shortage::child_listener", "1 1");
+    let mut server = Process::start("tcp::tests::shortage::child_listener", "1 1");
     let address: Address = server.hears("listens at ").parse().unwrap();
     let Address::Tcp { host, port: number, .. } = &address else { panic!() };
     let _silent: Vec<_> = (0..4).map(|_| TcpStream::connect((host.as_str(), *number)).unwrap()).collect();
@@ -200,7 +175,7 @@ fn child_that_stops() {
 
 #[test]
 fn a_listening_socket_is_handed_over_without_a_descriptor() {
-    let mut old = Process::start("shortage::child_that_stops", "run");
+    let mut old = Process::start("tcp::tests::shortage::child_that_stops", "run");
     let address: Address = old.hears("listens at ").parse().unwrap();
     let next = Tcp.listen(&address, &taking(LONGER)).unwrap();
     assert_eq!(next.address(), address);

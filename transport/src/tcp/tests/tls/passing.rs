@@ -3,10 +3,8 @@
 use super::*;
 use crate::{
     hello::encode_reject,
-    tcp::{
-        tests::shortage::{alone, role, take_descriptors},
-        wire::check_server,
-    },
+    tcp::{tests::shortage::take_descriptors, wire::check_server},
+    testing::process::{alone, role},
 };
 
 /// What a client under TLS makes of a server that says `answer` in place of TLS.
@@ -91,5 +89,5 @@ fn child_renewed() {
 /// A handshake meets a renewed certificate while there is no descriptor to read it: the next one reads it.
 #[test]
 fn a_certificate_that_could_not_be_read_is_read_again() {
-    alone("tls::passing::child_renewed");
+    alone("tcp::tests::tls::passing::child_renewed");
 }
