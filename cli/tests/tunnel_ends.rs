@@ -159,11 +159,11 @@ fn the_loss_of_the_other_end_passes_what_nobody_reads() {
             let (writer, hung) = a_full_way(&narrow, way);
             // The end at the hung one learns that the other is gone.
             if way.0 {
-                narrow.enter.signal(Signal::KILL);
+                narrow.enter.kill();
                 is_broken(&hung);
                 narrow.enter = Narrow::enter(&narrow.leave.at);
             } else if medium == "shm" {
-                narrow.leave.signal(Signal::KILL);
+                narrow.leave.kill();
                 is_broken(&hung);
                 narrow.leave = start(&narrow.leave_arguments);
             } else {
@@ -173,6 +173,22 @@ fn the_loss_of_the_other_end_passes_what_nobody_reads() {
             narrow.serves();
             drop(writer);
         }
+    }
+}
+
+/// A program that waits for the other end sees no end in order when this one ends: it was served nothing.
+#[test]
+fn a_program_that_still_waits_is_reset() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut enter = Narrow::enter(&format!("{}/it", shm()));
+        let at: SocketAddr = enter.at.strip_prefix("tcp:").unwrap().parse().unwrap();
+        let idle = enter.sockets();
+        let mut program = TcpStream::connect(at).unwrap();
+        program.set_read_timeout(Some(LIMIT)).unwrap();
+        soon("it is accepted", || enter.sockets() > idle);
+        enter.signal(signal);
+        assert_eq!(program.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        soon("it ends", || enter.ended().is_some());
     }
 }
 

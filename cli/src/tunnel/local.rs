@@ -166,7 +166,7 @@ fn handed_over() -> io::Result<Vec<Listener>> {
     Ok(all)
 }
 
-/// A program's connection.
+/// A program's connection. Dropped, it ends by force: over TCP the program sees a reset, also if this process is killed.
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),
@@ -194,8 +194,9 @@ macro_rules! either {
 
 impl Socket {
     fn of_tcp(stream: TcpStream) -> Self {
-        // It fails only if the connection has ended by force, which the first read says better.
+        // Each fails only if the connection has ended by force, which the first read says better.
         let _ = stream.set_nodelay(true);
+        let _ = set_socket_linger(&stream, Some(Duration::ZERO));
         Self::Tcp(stream)
     }
 
@@ -213,10 +214,10 @@ impl Socket {
         }
     }
 
-    /// Makes the end of the connection one by force, once it is dropped: over TCP the program sees a reset.
-    pub(super) fn abort(&self) {
+    /// Both directions have ended: what the program was written is all of it.
+    pub(super) fn end_in_order(&self) {
         if let Self::Tcp(stream) = self {
-            let _ = set_socket_linger(stream, Some(Duration::ZERO));
+            let _ = set_socket_linger(stream, None);
         }
     }
 }

@@ -55,9 +55,9 @@ struct Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        if let Some(why) = self.why {
-            break_off(&mut self.recv, &mut self.send, why);
-            self.socket.abort();
+        match self.why {
+            Some(why) => break_off(&mut self.recv, &mut self.send, why),
+            None => self.socket.end_in_order(),
         }
     }
 }

@@ -40,13 +40,21 @@ impl Running {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        output.read_line(&mut line).unwrap();
+        if output.read_line(&mut line).unwrap() == 0 {
+            panic!("it ended before it said where it listens: {}", child.wait().unwrap());
+        }
         let at = line.split(" -> ").next().unwrap().to_owned();
         Self { child, output, at }
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Ends it by SIGKILL, and waits until it is gone: a process that dies holds its address for some time yet.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     pub(crate) fn pid(&self) -> rustix::process::Pid {
