@@ -56,11 +56,15 @@ mod proof;
 pub mod provider;
 #[cfg(any(feature = "shm", feature = "verbs"))]
 mod pulse;
+#[cfg(any(feature = "shm", feature = "tcp"))]
+mod reception;
 pub mod refusal;
 mod rejected;
 mod share;
 #[cfg(feature = "shm")]
 pub mod shm;
+#[cfg(any(feature = "shm", feature = "tcp"))]
+mod strangers;
 pub mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;

@@ -1,15 +1,13 @@
-//! The passive side: accepts sockets, reads hellos, hands out the good ones.
+//! The passive side: whose clients they are, and what they say before they are handed out.
 
 use std::{
-    collections::VecDeque,
     net::{IpAddr, SocketAddr},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
 use rustix::{
-    event::{PollFd, PollFlags},
     io::Errno,
     net::{AddressFamily, sockopt},
 };
@@ -25,86 +23,59 @@ use super::{
 };
 use crate::{
     Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, RejectReason,
-    error::errno_text,
     hello::{HELLO_BYTES, is_foreign},
     kernel::{self, system},
     proof::{CHALLENGE_MARK, Label, PROOF_BYTES, PROOF_MARK, REQUEST_BYTES, Session, admit, random},
+    reception::{Door, Reception},
     rejected::Rejected,
+    strangers::{PLACES, PLACES_OF_ONE, Stranger},
 };
 
-/// Clients that may be connected without having said hello, a descriptor each. Beyond it the oldest goes if it had its chance.
-pub(super) const WAITING_MAX: usize = 128;
-const _: () = assert!(WAITING_MAX <= handover::CLIENTS_MAX);
-/// Of them, from one address: half, so that no host alone keeps others out.
-pub(super) const WAITING_OF_ONE_MAX: usize = WAITING_MAX / 2;
-/// That chance.
-const CHANCE: Duration = Duration::from_millis(100);
-/// Sockets that are accepted before the hellos of those that wait are looked for again.
-const SOCKETS_PER_ROUND: usize = 32;
-/// How long clients wait in the backlog for a descriptor or memory of this process before they are refused.
-const LACK_PATIENCE: Duration = Duration::from_millis(100);
-/// Between two tries meanwhile: the socket stays readable.
-const LACK_PAUSE: Duration = Duration::from_millis(10);
+const _: () = assert!(PLACES <= handover::CLIENTS_MAX);
 
 /// Listens on `tcp://host:port` or `tcp+tls://host:port`.
 #[derive(Debug)]
 pub struct TcpListener {
+    reception: Reception<TcpDoor>,
+    /// Processes that wait to take over.
+    successors: Option<Successors>,
+}
+
+/// The listening socket.
+#[derive(Debug)]
+struct TcpDoor {
     socket: OwnedFd,
     address: Address,
     tls: bool,
     options: ListenOptions,
-    /// Clients that were let in, the oldest first.
-    waiting: VecDeque<Waiting>,
-    /// Processes that wait to take over.
-    successors: Option<Successors>,
-    rejected: Arc<Rejected>,
-    /// Closed to accept a client that is refused, when there is no other descriptor.
-    spare: Option<OwnedFd>,
-    lack: Option<Lack>,
-}
-
-/// A client is in the backlog and cannot be accepted, for a reason that may pass.
-#[derive(Debug)]
-struct Lack {
-    since: Instant,
-    again: Instant,
 }
 
 /// A client that has not said hello, or has a key to prove.
 #[derive(Debug)]
-struct Waiting {
+struct TcpClient {
     wire: Wire,
-    source: Option<IpAddr>,
-    since: Instant,
-    until: Instant,
     heard: Heard,
     is_secure: bool,
     /// It said hello with a key, and was asked to prove it.
     proving: Option<Box<(Hello, Session)>>,
 }
 
-impl Waiting {
-    fn new(wire: Wire, options: &ListenOptions) -> Self {
-        let source = source(wire.socket());
+impl From<OwnedFd> for TcpClient {
+    fn from(socket: OwnedFd) -> Self {
+        Wire::Plain(socket).into()
+    }
+}
+
+impl From<Wire> for TcpClient {
+    fn from(wire: Wire) -> Self {
         let is_secure = matches!(wire, Wire::Plain(_));
-        let since = Instant::now();
-        let until = since + options.handshake_timeout;
-        Self { wire, source, since, until, heard: Heard::default(), is_secure, proving: None }
+        Self { wire, heard: Heard::default(), is_secure, proving: None }
     }
+}
 
-    /// Whether nothing was read of it, or said to it.
-    fn is_silent(&self) -> bool {
-        self.heard.bytes().is_empty() && self.proving.is_none() && !self.wire.has_begun()
-    }
-
-    /// Whether it had its chance to say hello.
-    fn is_late(&self) -> bool {
-        self.since.elapsed() >= CHANCE
-    }
-
-    /// Reads what the client sent, if anything. Returns its hello when that is good and a key was proved where one is asked
-    /// for. An error is the reason to tell the client.
-    fn read(&mut self, keys: &[Key]) -> Result<Option<Hello>, RejectReason> {
+impl TcpClient {
+    /// An error is the reason to tell the client.
+    fn hear(&mut self, keys: &[Key]) -> Result<Option<Hello>, RejectReason> {
         if !self.is_secure {
             self.is_secure = self.wire.secure().map_err(|fault| Wire::refusal(&fault))?;
             if !self.is_secure {
@@ -153,6 +124,80 @@ impl Waiting {
     }
 }
 
+impl Stranger for TcpClient {
+    fn read(&mut self, keys: &[Key]) -> Result<Option<Hello>, Option<RejectReason>> {
+        self.hear(keys).map_err(Some)
+    }
+
+    fn is_silent(&self) -> bool {
+        self.heard.bytes().is_empty() && self.proving.is_none() && !self.wire.has_begun()
+    }
+
+    fn socket(&self) -> &OwnedFd {
+        self.wire.socket()
+    }
+
+    fn name(&self) -> String {
+        let peer = socket::name(socket::remote(self.wire.socket()));
+        self.wire.fault().map_or_else(|| peer.clone(), |fault| format!("{peer}: {fault}"))
+    }
+
+    fn refuse(mut self, reason: RejectReason) {
+        self.wire.refuse(&reason.into());
+    }
+}
+
+impl TcpDoor {
+    /// Whose a socket is: the host's. One without an address has gone, or is about to.
+    fn host(socket: &OwnedFd) -> Option<IpAddr> {
+        socket::remote(socket).map(|address| address.ip())
+    }
+
+    /// The end of a client's connection that is ours.
+    fn wire(&self, socket: OwnedFd) -> Option<Wire> {
+        // Its files could be read when this began to listen, and what was read then stays in force.
+        Wire::server(socket, self.tls.then_some(&self.options.tls)).ok()
+    }
+}
+
+impl AsFd for TcpDoor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Door for TcpDoor {
+    type Client = TcpClient;
+    /// A host.
+    type Source = Option<IpAddr>;
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    fn options(&self) -> &ListenOptions {
+        &self.options
+    }
+
+    fn accept(&self) -> Result<OwnedFd, Errno> {
+        kernel::accept(&self.socket).map_err(|errno| match errno {
+            Errno::AGAIN | Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP => errno,
+            Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => errno,
+            // An error of the client's network (accept(2)).
+            _ => Errno::CONNABORTED,
+        })
+    }
+
+    fn source(&self, socket: &OwnedFd) -> Result<Option<IpAddr>, RejectReason> {
+        Ok(Self::host(socket))
+    }
+
+    fn let_in(&self, socket: OwnedFd) -> Option<TcpClient> {
+        socket::tune(&socket);
+        self.wire(socket).map(TcpClient::from)
+    }
+}
+
 impl TcpListener {
     /// Listens on the first address of `address` that can be had.
     pub(super) fn bind(address: &Address, options: &ListenOptions) -> Result<Self, ListenError> {
@@ -189,12 +234,17 @@ impl TcpListener {
     fn new(inherited: Inherited, (host, port, tls): (&str, u16, bool), options: &ListenOptions) -> Self {
         let Inherited { listening: socket, successors, clients } = inherited;
         let port = socket::local(&socket).map_or(port, |local| local.port());
-        let mut waiting = VecDeque::with_capacity(WAITING_MAX);
-        let wires = clients.into_iter().flat_map(|client| Wire::server(client, tls.then_some(&options.tls)));
-        waiting.extend(wires.map(|wire| Waiting::new(wire, options)));
-        let (rejected, spare) = (Arc::<Rejected>::default(), kernel::spare());
-        let (address, options) = (Address::Tcp { host: host.to_owned(), port, tls }, options.clone());
-        Self { socket, address, tls, options, waiting, successors, rejected, spare, lack: None }
+        let address = Address::Tcp { host: host.to_owned(), port, tls };
+        let door = TcpDoor { socket, address, tls, options: options.clone() };
+        // No host alone keeps others out.
+        let mut reception = Reception::new(door, PLACES_OF_ONE);
+        for client in clients {
+            let source = TcpDoor::host(&client);
+            if let Some(wire) = reception.door.wire(client) {
+                reception.give_place(wire.into(), source);
+            }
+        }
+        Self { reception, successors }
     }
 
     /// Whether a process waits to take over.
@@ -202,134 +252,6 @@ impl TcpListener {
     pub(super) fn is_awaited(&self) -> bool {
         self.successors.as_ref().is_some_and(Successors::is_awaited)
     }
-
-    /// Takes what waits in the socket's backlog, as far as it is let in. Those that were let in before have been read: a hello
-    /// frees its place, so nobody goes who has said one.
-    fn accept_sockets(&mut self) -> Result<(), ListenError> {
-        if self.lack.as_ref().is_some_and(|lack| !lack.again.has_passed()) {
-            return Ok(());
-        }
-        // Bounded, so that the next hellos are read before anybody is refused for want of a place.
-        for _ in 0..SOCKETS_PER_ROUND {
-            let full = self.waiting.len() == WAITING_MAX;
-            if full && !self.waiting.front().is_some_and(Waiting::is_late) {
-                // The others wait in the backlog.
-                return Ok(());
-            }
-            let socket = match kernel::accept(&self.socket) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return Ok(()),
-                // The socket itself is no listening one any more.
-                Err(errno @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)) => {
-                    return Err(ListenError::Port(system("accept4")(errno)));
-                }
-                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    if self.refuse_for_lack(errno) {
-                        continue;
-                    }
-                    return Ok(());
-                }
-                // A client that has gone, or an error of its network (accept(2)).
-                Err(_) => continue,
-            };
-            self.lack = None;
-            self.let_in(socket);
-        }
-        Ok(())
-    }
-
-    /// Gives a client its place, or refuses it.
-    fn let_in(&mut self, socket: OwnedFd) {
-        let source = source(&socket);
-        let is_of_one = |other: &Waiting| other.source == source;
-        if self.waiting.iter().filter(|other| is_of_one(other)).count() == WAITING_OF_ONE_MAX {
-            // Its oldest goes, if that had its chance: who is silent does not keep out who is not.
-            let oldest = self.waiting.iter().position(is_of_one);
-            let late = oldest.filter(|at| self.waiting[*at].is_late());
-            let Some(gone) = late.and_then(|at| self.waiting.remove(at)) else {
-                return self.reject(Wire::Plain(socket), RejectReason::Overloaded);
-            };
-            self.reject(gone.wire, RejectReason::Overloaded);
-        }
-        if self.waiting.len() == WAITING_MAX
-            && let Some(oldest) = self.waiting.pop_front()
-        {
-            self.reject(oldest.wire, RejectReason::Overloaded);
-        }
-        socket::tune(&socket);
-        // Its files could be read when this began to listen, and what was read then stays in force.
-        if let Ok(wire) = Wire::server(socket, self.tls.then_some(&self.options.tls)) {
-            self.waiting.push_back(Waiting::new(wire, &self.options));
-        }
-    }
-
-    /// There is no descriptor or memory for a client: the oldest that is silent and had its chance makes room, or the client is
-    /// refused after it has waited for a while. Whether there may be room for the next one now.
-    fn refuse_for_lack(&mut self, errno: Errno) -> bool {
-        let now = Instant::now();
-        // accept(2) takes a descriptor before it looks for a client.
-        if !matches!(kernel::wait_readable(self.socket.as_fd(), now), Ok(true)) {
-            self.lack = None;
-            return false;
-        }
-        let lack = self.lack.get_or_insert_with(|| {
-            let error = errno_text(errno.raw_os_error());
-            tracing::warn!(error, address = %self.address, "clients cannot be accepted; trying again");
-            Lack { since: now, again: now }
-        });
-        lack.again = now + LACK_PAUSE;
-        let is_long = now - lack.since >= LACK_PATIENCE;
-        let silent = self.waiting.iter().position(|client| client.is_silent() && client.is_late());
-        if let Some(silent) = silent.and_then(|at| self.waiting.remove(at)) {
-            self.reject(silent.wire, RejectReason::Overloaded);
-            return true;
-        }
-        if !is_long {
-            return false;
-        }
-        self.spare = None;
-        let refused = kernel::accept(&self.socket);
-        let is_refused = refused.is_ok();
-        if let Ok(socket) = refused {
-            self.reject(Wire::Plain(socket), RejectReason::Overloaded);
-        }
-        self.spare = kernel::spare();
-        is_refused
-    }
-
-    /// The first waiting client whose hello is good.
-    fn first_hello(&mut self) -> Option<TcpIncoming> {
-        let (now, mut at) = (Instant::now(), 0);
-        while let Some(client) = self.waiting.get_mut(at) {
-            let hello = match client.read(&self.options.keys) {
-                Ok(Some(hello)) => Ok(hello),
-                Ok(None) if client.until <= now => Err(RejectReason::Overloaded),
-                Ok(None) => {
-                    at += 1;
-                    continue;
-                }
-                Err(reason) => Err(reason),
-            };
-            let client = self.waiting.remove(at)?;
-            match hello {
-                Ok(hello) => return Some(TcpIncoming::new(client.wire, hello, &self.options)),
-                Err(reason) => self.reject(client.wire, reason),
-            }
-        }
-        None
-    }
-
-    fn reject(&self, mut wire: Wire, reason: RejectReason) {
-        self.rejected.note(reason, || {
-            let peer = socket::name(socket::remote(wire.socket()));
-            wire.fault().map_or_else(|| peer.clone(), |fault| format!("{peer}: {fault}"))
-        });
-        wire.refuse(&reason.into());
-    }
-}
-
-fn source(socket: &OwnedFd) -> Option<IpAddr> {
-    socket::remote(socket).map(|address| address.ip())
 }
 
 /// Listens on `place`, by a new socket or by that of the process that stops listening there.
@@ -369,52 +291,26 @@ impl Listener for TcpListener {
     type Incoming = TcpIncoming;
 
     fn address(&self) -> Address {
-        self.address.clone()
+        self.reception.door.address()
     }
 
     fn accept(&mut self, timeout: Duration) -> Result<Option<TcpIncoming>, ListenError> {
-        let until = Instant::now() + timeout;
-        loop {
-            // Those that were let in are read first, so that a hello that is there frees its place for the next one.
-            if let Some(incoming) = self.first_hello() {
-                return Ok(Some(incoming));
-            }
-            self.accept_sockets()?;
-            if let Some(incoming) = self.first_hello() {
-                return Ok(Some(incoming));
-            }
-            let now = Instant::now();
-            if until <= now {
-                return Ok(None);
-            }
-            // A client that stays silent is dropped at its own time, whoever else comes.
-            let full = self.waiting.len() == WAITING_MAX;
-            let chance = self.waiting.front().filter(|_| full).map(|oldest| oldest.since + CHANCE);
-            let again = self.lack.as_ref().map(|lack| lack.again).filter(|again| *again > now);
-            let turns = self.waiting.iter().map(|client| client.until);
-            let turn = turns.chain(chance).chain(again).fold(until, Instant::min);
-            let sockets = self.waiting.iter().map(|client| client.wire.socket());
-            // Clients in the backlog are let in when there is room.
-            let place = (!full && again.is_none()).then_some(&self.socket);
-            let readable = |fd| PollFd::new(fd, PollFlags::IN);
-            let mut fds: Vec<_> = sockets.chain(place).map(readable).collect();
-            if kernel::wait(&mut fds, turn).is_err() {
-                // The kernel has no memory for the wait: it is given time instead.
-                std::thread::sleep(LACK_PAUSE.min(turn - now));
-            }
-        }
+        let next = self.reception.next(timeout)?;
+        Ok(next.map(|(client, hello)| TcpIncoming::new(client.wire, hello, &self.reception.door.options)))
     }
 
     fn rejections(&self) -> &Arc<Rejected> {
-        &self.rejected
+        &self.reception.rejected
     }
 }
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        if let Some(successors) = &self.successors {
-            let silent = self.waiting.iter().filter(|client| client.is_silent());
-            successors.hand_over(&self.socket, silent.map(|client| client.wire.socket()), self.spare.take());
+        let Self { reception, successors } = self;
+        if let Some(successors) = successors {
+            let silent = reception.strangers.clients().filter(|client| client.is_silent());
+            let sockets = silent.map(TcpClient::socket);
+            successors.hand_over(&reception.door.socket, sockets, reception.spare.take());
         }
     }
 }

@@ -20,7 +20,6 @@ use std::{
 
 use super::{
     super::{
-        listener::WAITING_MAX,
         segment::{SEALS, create_file},
         table::Stage,
     },
@@ -29,6 +28,7 @@ use super::{
 };
 use crate::{
     AcceptError, Gate, Instant, PortError, RejectReason,
+    strangers::PLACES,
     testing::process::{role, this_binary},
 };
 
@@ -52,7 +52,7 @@ fn limit_bytes() -> u64 {
     let config = limited();
     let connections = u64::from(config.connections);
     let rings = u64::from(config.peer_ring_bytes_max.max(config.ring_bytes) + config.ring_bytes);
-    let strangers = WAITING_MAX as u64 * 4096;
+    let strangers = PLACES as u64 * 4096;
     // A segment has room beside what is lent of it, and the last one is kept.
     let loans = connections * config.loan_bytes_max + (16 << 20);
     connections * rings + loans + strangers + OWN_BYTES
@@ -131,7 +131,7 @@ fn accept(
         let incoming = listener.accept(Duration::from_millis(20)).unwrap();
         let mut counted = counted.lock().unwrap();
         for reason in [RejectReason::Overloaded, RejectReason::NotOurs] {
-            counted.0.insert(format!("by the listener: {reason}"), listener.rejected.count_of(reason));
+            counted.0.insert(format!("by the listener: {reason}"), listener.rejections().count_of(reason));
         }
         match incoming.map(|incoming| incoming.accept(gate)) {
             None => {}
@@ -200,11 +200,8 @@ impl Server<'_> {
 fn child_limited_server() {
     let Some(path) = role() else { return };
     let (stop_at, seen_at) = (format!("{path}.stop"), format!("{path}.seen"));
-    let options = ListenOptions {
-        handshake_timeout: SECOND,
-        backlog: 4 * WAITING_MAX as u16,
-        ..ListenOptions::default()
-    };
+    let options =
+        ListenOptions { handshake_timeout: SECOND, backlog: 4 * PLACES as u16, ..ListenOptions::default() };
     let listener = Shm.listen(&Address::Shm { path: path.into() }, &options).unwrap();
     let port = Shm.open_port(&limited()).unwrap();
     let (gate, stop, counted) = (port.gate(), AtomicBool::new(false), Mutex::new(Counted::default()));
@@ -252,7 +249,7 @@ fn socket_of(side: &Side) -> Option<BorrowedFd<'_>> {
 /// Sockets without a hello, as many as there are places and more.
 fn is_silent(address: &Address, term: Term<'_>) {
     while !term.is_over() {
-        let sockets: Vec<_> = (0..WAITING_MAX).filter_map(|_| super::super::dial(address).ok()).collect();
+        let sockets: Vec<_> = (0..PLACES).filter_map(|_| super::super::dial(address).ok()).collect();
         std::thread::sleep(Duration::from_millis(150));
         drop(sockets);
     }

@@ -6,17 +6,14 @@ use std::{
 };
 
 use super::{
-    super::{
-        listener::{CHANCE, WAITING_MAX, WAITING_OF_USER},
-        rendezvous::check_folder,
-        socket,
-    },
+    super::{rendezvous::check_folder, socket},
     skip, *,
 };
 use crate::{
     AcceptError, Allow, Hello, Instant, Key, ListenError, PortError, RejectReason,
     hello::{VERSION, decode_reject},
     parts::request,
+    strangers::{CHANCE, PLACES, PLACES_OF_ONE},
 };
 
 pub(super) fn path_of(address: &Address) -> PathBuf {
@@ -203,7 +200,7 @@ fn silent_clients_run_out_at_their_own_time_while_nobody_else_comes() {
 
 /// A listener with more clients than may wait.
 fn beside_silent_ones(handshake_timeout: Duration) -> (tempfile::TempDir, Vec<OwnedFd>, ShmListener) {
-    const SILENT: usize = WAITING_MAX + 8;
+    const SILENT: usize = PLACES + 8;
     let (folder, address) = place();
     let options = ListenOptions { handshake_timeout, backlog: 2 * SILENT as u16, ..ListenOptions::default() };
     let listener = Shm.listen(&address, &options).unwrap();
@@ -232,7 +229,7 @@ fn a_user_fills_half_of_the_places_for_strangers() {
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let options = ListenOptions {
         handshake_timeout: 60 * SECOND,
-        backlog: 4 * WAITING_MAX as u16,
+        backlog: 4 * PLACES as u16,
         allow: Allow::default().uid(0).uid(65534),
         ..ListenOptions::default()
     };
@@ -250,7 +247,7 @@ fn a_user_fills_half_of_the_places_for_strangers() {
     };
     let mut floods = Vec::new();
     for round in 1..=4 {
-        floods.push(silent(WAITING_OF_USER + 36));
+        floods.push(silent(PLACES_OF_ONE + 36));
         let mut connecting = connect(&address, &gate).unwrap();
         let started = Instant::now();
         let incoming = listener.accept(30 * SECOND).unwrap().expect("an honest client");
@@ -258,7 +255,7 @@ fn a_user_fills_half_of_the_places_for_strangers() {
         let _link = incoming.accept(&gate).unwrap();
         connecting.poll(SECOND).unwrap().unwrap();
         // What is late makes room for newer ones, and everybody else is refused at once.
-        let refused = round * (WAITING_OF_USER + 36) - WAITING_OF_USER;
+        let refused = round * (PLACES_OF_ONE + 36) - PLACES_OF_ONE;
         assert_eq!(listener.rejections().count(), refused as u64, "round {round}");
         std::thread::sleep(CHANCE);
     }
@@ -273,7 +270,7 @@ fn strangers_hold_the_bytes_of_a_handshake() {
     let mut listener = Shm.listen(&address, &options).unwrap();
     let mut hello = good_hello();
     hello.ring_bytes = 1 << 30;
-    let _strangers: Vec<_> = (0..WAITING_MAX)
+    let _strangers: Vec<_> = (0..PLACES)
         .map(|number| {
             let client = raw_client(&address);
             hello.nonce = number as u128;
@@ -299,7 +296,7 @@ fn strangers_hold_the_bytes_of_a_handshake() {
 fn a_late_hello_beside_many_others_is_waited_for() {
     let (_folder, address) = place();
     let options = ListenOptions {
-        backlog: 2 * WAITING_MAX as u16,
+        backlog: 2 * PLACES as u16,
         handshake_timeout: 60 * SECOND,
         ..ListenOptions::default()
     };
@@ -307,7 +304,7 @@ fn a_late_hello_beside_many_others_is_waited_for() {
     let late = raw_client(&address);
     assert!(listener.accept(Duration::ZERO).unwrap().is_none());
     let hello = good_hello().encode();
-    let others: Vec<_> = (0..WAITING_MAX + 8)
+    let others: Vec<_> = (0..PLACES + 8)
         .map(|_| {
             let client = raw_client(&address);
             socket::send(&client, &hello).unwrap();
@@ -327,7 +324,7 @@ fn a_late_hello_beside_many_others_is_waited_for() {
 #[test]
 fn clients_of_one_user_that_have_said_hello_are_all_let_in() {
     const CLIENTS: usize = 100;
-    const { assert!(CLIENTS > WAITING_OF_USER) };
+    const { assert!(CLIENTS > PLACES_OF_ONE) };
     let (_folder, address) = place();
     let own = rustix::process::getuid().as_raw();
     let options = ListenOptions {

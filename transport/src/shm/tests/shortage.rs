@@ -4,10 +4,11 @@ use std::fs::File;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{super::listener::LACK_PATIENCE, skip, *};
+use super::{skip, *};
 use crate::{
     AcceptError, Gate, LoanError, PortError, RejectReason,
     mem::{Access, Holder, Region},
+    reception::LACK_PATIENCE,
     testing::process::{ROLE, alone, role, this_binary},
 };
 
@@ -53,7 +54,7 @@ fn child_listener() {
     let mut later = connect(&address, &gate).unwrap();
     let taken = take_descriptors();
     // For a moment: the client waits in the backlog, and nobody turns round and round meanwhile.
-    listener.lack_patience = 60 * SECOND;
+    listener.reception.lack_patience = 60 * SECOND;
     let started = busy();
     assert!(listener.accept(Duration::from_millis(40)).unwrap().is_none());
     assert!(busy() - started < Duration::from_millis(20), "it spins");
@@ -64,7 +65,7 @@ fn child_listener() {
     assert!(listener.accept(SECOND).unwrap().is_some());
     let _ = later.poll(Duration::ZERO);
     // For long: it is told no, by name.
-    listener.lack_patience = LACK_PATIENCE;
+    listener.reception.lack_patience = LACK_PATIENCE;
     let mut refused = connect(&address, &gate).unwrap();
     let taken = take_descriptors();
     let until = Instant::now() + 10 * SECOND;

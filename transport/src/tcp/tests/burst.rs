@@ -1,7 +1,7 @@
 //! Many clients of one host at once.
 
 use super::*;
-use crate::tcp::{connecting::TcpConnecting, listener::WAITING_OF_ONE_MAX};
+use crate::{strangers::PLACES_OF_ONE, tcp::connecting::TcpConnecting};
 
 /// Clients of `listener` whose hellos are out.
 pub(super) fn greeting(
@@ -28,7 +28,7 @@ pub(super) fn greeting(
 #[test]
 fn clients_of_one_host_that_have_said_hello_are_all_let_in() {
     const CLIENTS: usize = 100;
-    const { assert!(CLIENTS > WAITING_OF_ONE_MAX) };
+    const { assert!(CLIENTS > PLACES_OF_ONE) };
     let patience = Duration::from_secs(60);
     let options = ListenOptions { backlog: 256, handshake_timeout: patience, ..ListenOptions::default() };
     let mut listener = listen(&options);

@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     ConnectError, Refusal, RejectReason,
     hello::{VERSION, encode_reject},
+    strangers::{PLACES, PLACES_OF_ONE},
 };
 
 /// What the listener says, and why it counts the client as refused.
@@ -152,11 +153,10 @@ fn patient() -> ListenOptions {
 /// No host alone takes all places of a listener.
 #[test]
 fn one_source_has_half_of_the_places() {
-    use super::super::listener::{WAITING_MAX, WAITING_OF_ONE_MAX};
     let mut listener = listen(&patient());
-    let silent: Vec<_> = (0..WAITING_MAX).map(|_| dial(&listener)).collect();
+    let silent: Vec<_> = (0..PLACES).map(|_| dial(&listener)).collect();
     let until = Instant::now() + Duration::from_secs(10);
-    let refused = (WAITING_MAX - WAITING_OF_ONE_MAX) as u64;
+    let refused = (PLACES - PLACES_OF_ONE) as u64;
     while listener.rejections().count() < refused {
         assert!(listener.accept(Duration::from_millis(1)).unwrap().is_none());
         assert!(Instant::now() < until, "{} refused", listener.rejections().count());
@@ -169,7 +169,7 @@ fn one_source_has_half_of_the_places() {
 #[test]
 fn a_source_does_not_shut_itself_out() {
     let mut listener = listen(&patient());
-    let silent: Vec<_> = (0..super::super::listener::WAITING_OF_ONE_MAX).map(|_| dial(&listener)).collect();
+    let silent: Vec<_> = (0..PLACES_OF_ONE).map(|_| dial(&listener)).collect();
     assert!(listener.accept(Duration::from_millis(200)).unwrap().is_none());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(4096)).unwrap());
     let (accepted, _connected) = links(&mut listener, &server, &client);
