@@ -11,12 +11,13 @@ use tokio::sync::oneshot;
 /// The end of a call, once its response has begun.
 pub type End = Pin<Box<dyn Future<Output = Option<Response>> + Send>>;
 
-/// A client whose calls are moved by a worker, or by a task of the runtime.
+/// A client that requests of HTTP can go over: [`gimmal::Client`], whose worker moves its calls, and
+/// [`gimmal::tokio::LocalClient`], for which a task of the runtime does.
 pub trait Carrier: Channel {
-    /// Whether there is a connection that takes calls.
+    /// Returns whether there is a connection that takes calls, as far as this side knows.
     fn is_ready(&self) -> bool;
 
-    /// Returns how many bytes a message may have on the connection.
+    /// Returns how many bytes a message may have on the connection; 0 before the first.
     fn message_bytes_max(&self) -> usize;
 
     /// Makes the rest of a call a future of any thread; `None` comes out of it when the call's own thread has ended.

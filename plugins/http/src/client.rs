@@ -35,13 +35,14 @@ use crate::{
 /// Attempts of a request that certainly did not run.
 const ATTEMPTS: u32 = 3;
 
-/// Requests over a client of gimmal: `C` is a [`gimmal::Client`], or a [`gimmal::tokio::LocalClient`]. A clone shares the
-/// connection.
+/// A service of `tower` that sends requests over a client of gimmal: `C` is a [`gimmal::Client`], or a
+/// [`gimmal::tokio::LocalClient`]. A clone shares the connection. The request's URI is not resolved.
 ///
-/// A request waits for a connection for a while when there is none. One whose body was there at once is sent again when it
-/// certainly did not run, because its connection ended, its server goes away, or its worker had no room for it.
+/// A request waits for a connection for 1 s when there is none ([`wait_for_ready`](Client::wait_for_ready)). One whose body was
+/// there at once is sent again when it certainly did not run, because its connection ended, its server goes away, or its worker had
+/// no room for it.
 ///
-/// Requests are made in a runtime of tokio: it runs the tasks that send bodies.
+/// Requests are made in a runtime of tokio: it runs the tasks that send bodies. Dropping the future of a request cancels it.
 #[derive(Clone, Debug)]
 pub struct Client<C> {
     channel: C,
@@ -49,7 +50,7 @@ pub struct Client<C> {
 }
 
 impl<C: Carrier> Client<C> {
-    /// Requests over `channel`.
+    /// Makes a service that sends requests over `channel`.
     #[must_use]
     pub const fn new(channel: C) -> Self {
         Self { channel, patience: Duration::from_secs(1) }
@@ -117,7 +118,8 @@ struct Open<C: Carrier> {
     failed: Option<oneshot::Receiver<BoxError>>,
 }
 
-/// A request in flight. Dropping it cancels the request.
+/// A request in flight: a future that ends with the head of the response and its [`Body`], or with an [`Error`]. Dropping it
+/// cancels the request.
 #[must_use = "a request is made when this is polled"]
 pub struct Responding<C: Carrier, B> {
     client: Client<C>,

@@ -56,7 +56,7 @@ impl<S> fmt::Debug for Serve<S> {
 }
 
 impl<S> Serve<S> {
-    /// Serves `service`.
+    /// Makes a service of gimmal that answers each request by a clone of `service`.
     pub fn new(service: S) -> Self {
         Self { service, running: Arc::default(), requests_max: usize::MAX, body_bytes_max: None }
     }

@@ -15,7 +15,7 @@ static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub struct Timeout(pub Duration);
 
 impl Timeout {
-    /// Reads `grpc-timeout`, if it is there and as the specification says.
+    /// Reads the header `grpc-timeout`; `None` if it is not there, or not as the specification of gRPC says.
     #[must_use]
     pub fn of_grpc(headers: &HeaderMap) -> Option<Self> {
         if !rules::has(headers, &GRPC_TIMEOUT) {

@@ -17,8 +17,9 @@ use crate::Duplex;
 /// Without a time-out a read waits for bytes, and a write for room, as long as the connection lives.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] after a time-out; the stream can be used further, and nothing of that operation was done. Else see
-/// [`RecvStream::poll_peek`](crate::RecvStream::poll_peek) and [`SendStream::poll_write_pieces`](crate::SendStream::poll_write_pieces).
+/// [`io::ErrorKind::TimedOut`] after a time-out; the stream can be used further, and nothing of that operation was done. A read
+/// ends with [`io::ErrorKind::ConnectionReset`] when the writer gave the stream up or the connection is lost. A write ends with
+/// [`io::ErrorKind::BrokenPipe`] when the reader stopped the stream, and with `ConnectionReset` when the connection is lost.
 #[derive(Debug)]
 pub struct Blocking {
     stream: Duplex,
@@ -45,7 +46,7 @@ impl Blocking {
         self.write_timeout = timeout;
     }
 
-    /// The stream, to look at it or end it.
+    /// Returns the stream, to look at it or end it.
     pub const fn get_mut(&mut self) -> &mut Duplex {
         &mut self.stream
     }
@@ -56,10 +57,11 @@ impl Blocking {
         self.stream
     }
 
-    /// Finishes, and waits until the end has left behind all bytes.
+    /// Finishes the stream, and blocks until the end has left behind all bytes, or the reader has stopped the stream; for the write
+    /// time-out at most. Call it before the client is dropped, which ends the connection.
     ///
     /// # Errors
-    /// See [`SendStream::poll_close`](crate::SendStream::poll_close); [`io::ErrorKind::TimedOut`].
+    /// [`io::ErrorKind::ConnectionReset`] when the connection is lost before, [`io::ErrorKind::TimedOut`] after the time-out.
     pub fn close(&mut self) -> io::Result<()> {
         wait(self.write_timeout, |context| self.stream.split().1.poll_close(context))
     }

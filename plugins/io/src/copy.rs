@@ -48,11 +48,12 @@ impl Way {
 /// Joins two streams: what arrives on either is written to the other, until both have ended. The end of one is said to the other at
 /// once, while the opposite direction goes on. Returns the bytes that went from `one` to `other`, and back.
 ///
-/// Bytes are copied once, from one stream's buffer to the other's. Dropping the future loses the counts and no byte: what was not
-/// copied can be read. So the copy may be started again.
+/// Bytes are copied once, from one stream's buffer to the other's. Cancel safe but for the counts: dropping the future loses no
+/// byte, and what was not copied can be read. So the copy may be started again.
 ///
 /// # Errors
-/// The first error of either stream. Drop both then.
+/// The first error of either stream: [`io::ErrorKind::ConnectionReset`] when it was given up or its connection is lost,
+/// [`io::ErrorKind::BrokenPipe`] when its reader stopped it. Drop both then.
 pub async fn copy_bidirectional(one: &mut Duplex, other: &mut Duplex) -> io::Result<(u64, u64)> {
     let ((one_recv, one_send), (other_recv, other_send)) = (one.split(), other.split());
     let (mut there, mut back) = (Way::default(), Way::default());

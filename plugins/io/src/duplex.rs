@@ -4,7 +4,8 @@ use std::{error, fmt};
 
 use crate::{recv::RecvStream, send::SendStream};
 
-/// A stream: both halves.
+/// A stream of bytes in both directions: a [`RecvStream`] and a [`SendStream`]. It is read and written by tokio's `AsyncRead` and
+/// `AsyncWrite`, by [`blocking`](Duplex::blocking), or by its [halves](Duplex::split).
 ///
 /// Dropped, it finishes what it wrote if everything that arrived was read, and else gives it up with code 0.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub struct Duplex {
     send: SendStream,
 }
 
-/// Halves that are of different streams.
+/// The error of [`RecvStream::reunite`]: the two halves, which are of different streams.
 #[derive(Debug)]
 pub struct Foreign(pub RecvStream, pub SendStream);
 

@@ -96,7 +96,8 @@ pub fn serve(backlog: usize) -> (Streams, Incoming) {
 }
 
 impl Incoming {
-    /// Polls for what [`Incoming::accept`] returns. Wakes the task of the last poll.
+    /// Polls for the next stream that a client opened, and its name; `None` when the server is gone. Wakes the task of the last
+    /// poll.
     pub fn poll_accept(&mut self, context: &Context<'_>) -> Poll<Option<(String, Duplex)>> {
         self.0.waker.register(context.waker());
         let is_closed = self.0.is_closed.load(Ordering::Acquire);

@@ -26,10 +26,12 @@ pub(crate) static METHODS: [Method; 1] =
     [Method::new("gimmal.Io", "open", "(name, up bytes) -> down bytes", "raw", MethodKind::Async)
         .with_streams(true, true)];
 
-/// Opens a stream to the server of `client`. Does not wait: bytes may be written at once, and a server that does not take the stream is
-/// told by the first read, or a later write.
+/// Opens a stream to the server of `client`. Does not wait, and does not fail here: bytes may be written at once. The first read,
+/// or a later write, ends with an error when there is no connection, or the server does not take the stream.
 ///
-/// The name says what the stream is for. It must fit in a message.
+/// The name says what the stream is for: the server gets it from [`Incoming::accept`](crate::Incoming::accept). It must fit in a
+/// message. A stream is a call in flight as long as it lasts: `Config::window` bounds how many are open on a connection, 64 by
+/// default.
 ///
 /// ```
 /// use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -62,8 +64,9 @@ pub fn open(client: &Client, name: &str) -> Duplex {
     duplex(up, down, Side::Opened(Mutex::new(Some(Called { ticket, tie, failure: None, reader: None }))))
 }
 
-/// Opens a stream on a client whose calls have no worker's thread, such as `gimmal::tokio::LocalClient`, and returns the stream's call
-/// beside it. Otherwise like [`open`].
+/// Opens a stream on a client whose calls have no worker's thread, such as `gimmal::tokio::LocalClient`, and returns the stream's
+/// call beside it. Does not wait, and does not fail here: the first read, or a later write, ends with an error. `name` says what
+/// the stream is for, and must fit in a message.
 ///
 /// The stream moves while the call is polled: give it to `spawn_local`, or to whatever else runs tasks of the client's thread. The
 /// stream itself may go to any thread.

@@ -80,7 +80,8 @@ impl RecvStream {
     /// Returns the bytes that are here without taking them out, and without waiting; none at the end of the stream.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when nothing is here; else see [`RecvStream::poll_peek`].
+    /// [`io::ErrorKind::WouldBlock`] when nothing is here. [`io::ErrorKind::ConnectionReset`] when the writer gave the stream up,
+    /// with its [`Code`](crate::Code), or the connection is lost.
     pub fn try_peek(&mut self) -> io::Result<&[u8]> {
         match self.fill(None) {
             Poll::Ready(filled) => filled,
@@ -139,7 +140,8 @@ impl RecvStream {
     /// Copies bytes into `out` that a later read returns again, once there are some. Returns how many; 0 is the end. Cancel safe.
     ///
     /// # Errors
-    /// See [`RecvStream::poll_peek`].
+    /// [`io::ErrorKind::ConnectionReset`] when the writer gave the stream up, with its [`Code`](crate::Code), or the connection is
+    /// lost.
     pub async fn peek(&mut self, out: &mut [u8]) -> io::Result<usize> {
         std::future::poll_fn(|context| {
             let here = ready!(self.poll_peek(context))?;
@@ -153,7 +155,8 @@ impl RecvStream {
     /// Reads into `out` what is here, without waiting. Returns how many bytes that was; 0 is the end.
     ///
     /// # Errors
-    /// See [`RecvStream::try_peek`].
+    /// [`io::ErrorKind::WouldBlock`] when nothing is here. [`io::ErrorKind::ConnectionReset`] when the writer gave the stream up,
+    /// with its [`Code`](crate::Code), or the connection is lost.
     pub fn try_read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let here = self.try_peek()?;
         let bytes = here.len().min(out.len());
@@ -165,15 +168,17 @@ impl RecvStream {
     /// Waits until bytes are here, or the end. Cancel safe.
     ///
     /// # Errors
-    /// See [`RecvStream::poll_peek`].
+    /// [`io::ErrorKind::ConnectionReset`] when the writer gave the stream up, with its [`Code`](crate::Code), or the connection is
+    /// lost.
     pub async fn readable(&mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll_peek(context).map(|peeked| peeked.map(|_| ()))).await
     }
 
-    /// Polls for what [`RecvStream::read_chunk`] returns. Wakes the task of the last poll.
+    /// Polls for everything that is here, without a copy; `None` is the end of the stream. Wakes the task of the last poll.
     ///
     /// # Errors
-    /// See [`RecvStream::poll_peek`].
+    /// [`io::ErrorKind::ConnectionReset`] when the writer gave the stream up, with its [`Code`](crate::Code), or the connection is
+    /// lost.
     pub fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         match self.poll_peek(context) {
             Poll::Pending => Poll::Pending,
@@ -195,7 +200,8 @@ impl RecvStream {
     /// as the stream's window, and keeps them as long as a clone of it lives. Cancel safe.
     ///
     /// # Errors
-    /// See [`RecvStream::poll_peek`].
+    /// [`io::ErrorKind::ConnectionReset`] when the writer gave the stream up, with its [`Code`](crate::Code), or the connection is
+    /// lost.
     pub async fn read_chunk(&mut self) -> io::Result<Option<Bytes>> {
         std::future::poll_fn(|context| self.poll_chunk(context)).await
     }

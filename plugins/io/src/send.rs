@@ -83,7 +83,9 @@ impl SendStream {
     /// Writes as much as there is room for, once there is some. Returns how many bytes that was. Cancel safe.
     ///
     /// # Errors
-    /// See [`SendStream::poll_write_pieces`].
+    /// [`io::ErrorKind::BrokenPipe`] when the reader stopped the stream, with its [`Code`](crate::Code), and after
+    /// [`SendStream::finish`]. [`io::ErrorKind::ConnectionReset`] when the connection is lost, or the server did not take the
+    /// stream.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         std::future::poll_fn(|context| self.poll_write_pieces(context, &[IoSlice::new(bytes)])).await
     }
@@ -91,7 +93,9 @@ impl SendStream {
     /// Writes as much as there is room for, without waiting. Returns how many bytes that was.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is no room; else see [`SendStream::poll_write_pieces`].
+    /// [`io::ErrorKind::WouldBlock`] when there is no room. [`io::ErrorKind::BrokenPipe`] when the reader stopped the stream, with
+    /// its [`Code`](crate::Code), and after [`SendStream::finish`]. [`io::ErrorKind::ConnectionReset`] when the connection is lost,
+    /// or the server did not take the stream.
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.try_write_pieces(&[IoSlice::new(bytes)])
     }
@@ -99,7 +103,9 @@ impl SendStream {
     /// Writes as much of `pieces`, one behind the other, as there is room for, without waiting. Returns how many bytes that was.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is no room; else see [`SendStream::poll_write_pieces`].
+    /// [`io::ErrorKind::WouldBlock`] when there is no room. [`io::ErrorKind::BrokenPipe`] when the reader stopped the stream, with
+    /// its [`Code`](crate::Code), and after [`SendStream::finish`]. [`io::ErrorKind::ConnectionReset`] when the connection is lost,
+    /// or the server did not take the stream.
     pub fn try_write_pieces(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match self.sink()?.try_write(pieces) {
             Poll::Ready(written) => written.map_err(|error| of_write(&error, &self.held)),
@@ -110,7 +116,9 @@ impl SendStream {
     /// Waits until there is room for bytes. Cancel safe.
     ///
     /// # Errors
-    /// See [`SendStream::poll_write_pieces`].
+    /// [`io::ErrorKind::BrokenPipe`] when the reader stopped the stream, with its [`Code`](crate::Code), and after
+    /// [`SendStream::finish`]. [`io::ErrorKind::ConnectionReset`] when the connection is lost, or the server did not take the
+    /// stream.
     pub async fn writable(&mut self) -> io::Result<()> {
         let ready = std::future::poll_fn(|context| match self.sink() {
             Ok(sink) => sink.poll_ready(context).map(|ready| ready.map_err(Some)),
@@ -150,7 +158,8 @@ impl SendStream {
         }
     }
 
-    /// Polls for what [`SendStream::closed`] returns. Wakes the task of the last poll.
+    /// Finishes the stream, and polls until the end has left behind all bytes, or the reader has stopped the stream. Wakes the task
+    /// of the last poll.
     ///
     /// # Errors
     /// [`io::ErrorKind::ConnectionReset`] when the connection is lost before.

@@ -47,21 +47,23 @@ pub struct Channel<C = gimmal::Client> {
 /// A channel that is moved by a task of the calling thread's runtime: the lowest latency. It is not `Send`.
 pub type LocalChannel = Channel<gimmal::tokio::LocalClient>;
 
-/// Connects to a server: `shm://name`, `rdma://host:port`, `tcp://host:port`, or `mem://name`.
+/// Connects to a server: `shm://name`, `rdma://host:port`, `tcp://host:port`, `tcp+tls://host:port`, `mem://name`, or
+/// `gimmal://host:port` by the best way there is. Does not block: a thread looks the name up and connects.
 ///
-/// Cancel safe.
+/// Cancel safe: when the future is dropped, the attempt ends within its time-outs, and the connection that it may make is closed.
 ///
 /// # Errors
-/// See [`ConnectError`].
+/// A variant of [`ConnectError`] for each cause: a malformed URL, no server, a refusal, no thread.
 pub async fn connect(url: &str) -> Result<Channel, ConnectError> {
     let client = builder().connect_async(url).await?;
     Ok(Channel::new(Client::new(client)))
 }
 
-/// Makes a channel that is connected later: returns at once, and a server is dialled again and again until one answers.
+/// Makes a channel that is connected later: returns at once, and a server is dialled again and again until one answers. Calls wait
+/// up to a second for the connection.
 ///
 /// # Errors
-/// See [`ConnectError`]; not that there is no server.
+/// A malformed URL, and no thread for the worker. A missing server is no error.
 pub fn connect_lazy(url: &str) -> Result<Channel, ConnectError> {
     let client = builder().connect_lazy(url)?;
     Ok(Channel::new(Client::new(client)))
@@ -74,7 +76,7 @@ impl<C: Carrier> Channel<C> {
         Self { client, timeout: None }
     }
 
-    /// Ends every call after `timeout` that does not end earlier by its own `grpc-timeout`.
+    /// Ends every call after `timeout` that does not end earlier by its own `grpc-timeout`, streams included. Default: no limit.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -104,7 +106,7 @@ impl<C: Carrier + Spawn<Upload<Body>>> Service<Request<Body>> for Channel<C> {
     }
 }
 
-/// A call whose response has not begun. Dropping it cancels the call.
+/// A call whose response has not begun: a future that ends with its head. Dropping it cancels the call.
 #[derive(Debug)]
 #[must_use = "a call is made when this is polled"]
 pub struct Responding<C: Carrier>(gimmal_http::Responding<C, Body>);

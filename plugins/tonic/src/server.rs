@@ -43,7 +43,7 @@ struct Settings {
 }
 
 impl Server {
-    /// A server without services.
+    /// Returns a server without services, with the default limits.
     #[must_use]
     pub const fn builder() -> Self {
         let settings = Settings { timeout: None, calls_max: 1024, drain: Duration::from_secs(30) };
@@ -125,29 +125,35 @@ impl<L: Layer<S, Service: Answers>, S> Router<L, S> {
         Serve::new(Answering { service: Answerer::of(layer.layer(routes)), timeout: settings.timeout })
     }
 
-    /// Listens with a configuration, on worker threads; handlers use the calling task's runtime. Dropping the server stops it.
+    /// Listens with the configuration of `builder`, on worker threads; handlers use the calling task's runtime. Dropping the server
+    /// stops it. Blocks while a name is looked up.
     ///
     /// # Errors
-    /// See [`ServeError`].
+    /// A variant of [`ServeError`] for each cause: a malformed URL, a setting outside its limits, an address that is in use, no
+    /// thread.
     pub fn listen_with(self, builder: ServerBuilder, url: &str) -> Result<gimmal::Server, ServeError> {
         let runtime = Tokio::current().map_err(|error| StartError::Thread(error.to_string()))?;
         builder.runtime(runtime).service(self.into_service()).listen(url)
     }
 
-    /// Listens on `shm://name`, `rdma://host:port`, `tcp://host:port` or `mem://name`. Dropping the server stops it.
+    /// Listens on `shm://name`, `rdma://host:port`, `tcp://host:port`, `tcp+tls://host:port` or `mem://name`, and on
+    /// `gimmal://host:port` in every way that this host has. Dropping the server stops it. Blocks while a name is looked up.
     ///
     /// # Errors
-    /// See [`ServeError`].
+    /// A variant of [`ServeError`] for each cause: a malformed URL, an address that is in use, no certificate, no thread, no
+    /// runtime of tokio around the call.
     pub fn listen(self, url: &str) -> Result<gimmal::Server, ServeError> {
         let serving_max = self.server.settings.calls_max;
         let config = Config { serving_max, tasks_max: TASKS_MAX, ..Config::default() };
         self.listen_with(gimmal::Server::builder().config(config), url)
     }
 
-    /// Serves until the runtime ends.
+    /// Serves on `url` until the runtime ends, or the server does not listen at any address any more.
+    ///
+    /// Not cancel safe: dropping the future drops the server, whose connections end.
     ///
     /// # Errors
-    /// See [`ServeError`].
+    /// What kept the server from listening, at once: a malformed URL, an address that is in use, no thread.
     pub async fn serve(self, url: &str) -> Result<(), ServeError> {
         self.serve_with_shutdown(url, pending::<()>()).await
     }
@@ -157,7 +163,7 @@ impl<L: Layer<S, Service: Answers>, S> Router<L, S> {
     /// Not cancel safe: dropping the future drops the server, whose connections end.
     ///
     /// # Errors
-    /// See [`ServeError`].
+    /// What kept the server from listening, at once: a malformed URL, an address that is in use, no thread.
     pub async fn serve_with_shutdown(self, url: &str, signal: impl Future) -> Result<(), ServeError> {
         let drain = self.server.settings.drain;
         self.listen(url)?.serve_until(signal, drain).await;
