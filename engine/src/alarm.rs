@@ -16,7 +16,8 @@ use rustix::{
     },
 };
 
-/// Readable when the port has something to do, or the time that was set is over.
+/// A worker's sleep as one descriptor ([`AsFd`]) that any event loop can wait for: it can be read when the port has something to
+/// do, or when the time that was set is over. It is only waited for, never read from.
 #[derive(Debug)]
 pub struct Alarm {
     epoll: OwnedFd,
@@ -36,11 +37,11 @@ impl Alarm {
         Ok(Self { epoll, timer, due: Cell::new(Time::NEVER) })
     }
 
-    /// Rings after this time at the latest. What it rang before is forgotten; what was set before and rings sooner stays, so that
-    /// one who sleeps a thousand times a second for a second each makes one system call for it.
+    /// Makes the descriptor readable after this time at the latest. An earlier time that was set before and has not come stays, so
+    /// that a thousand short sleeps within a second make one system call. A time that has come is forgotten. Does not block.
     ///
     /// # Errors
-    /// The system call's.
+    /// Those of timerfd_settime(2).
     pub fn set(&self, after: Duration) -> io::Result<()> {
         let now = Time::now();
         let due = now.plus(after);

@@ -62,7 +62,7 @@ pub struct LoanRefused {
     pub loan: Loan,
 }
 
-/// A configuration that cannot work.
+/// Why a configuration cannot work: the field, its value, and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -86,7 +86,7 @@ pub enum ConfigError {
         /// What holds for it.
         rule: &'static str,
     },
-    /// A core that is not there.
+    /// A core of [`Placement::Cores`](crate::Placement::Cores) is not there for this process.
     #[error("core {core} cannot be used: {why}")]
     Core {
         /// Which.
@@ -99,7 +99,7 @@ pub enum ConfigError {
     Place(#[from] PlaceError),
 }
 
-/// Cores could not be chosen; see [`Cpus`](crate::Cpus).
+/// Why cores could not be chosen for workers, by [`Cpus`](crate::Cpus) or [`Placement::Auto`](crate::Placement::Auto).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -123,17 +123,17 @@ pub enum PlaceError {
     },
 }
 
-/// A worker could not start.
+/// Why a worker could not start.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration.
+    /// A field of the configuration is outside its limits, or it asks for a processor that is not there.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The port.
+    /// The worker's port could not be opened: no device, no memory, a limit of the system.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The thread.
+    /// The system gave no thread, in its words.
     #[error("starting a thread failed: {0}")]
     Thread(String),
 }
@@ -142,16 +142,16 @@ pub enum StartError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The connection manager said no.
+    /// The connection could not be made: nobody listens, the server refused, or a time-out passed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The listener.
+    /// The address cannot be listened at.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The port.
+    /// The port could not take the connection: a limit of the device or the system.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The options.
+    /// A field of the options is outside its limits.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A thread of this process did not keep a time-out that it should have kept.
@@ -162,7 +162,7 @@ pub enum OpenError {
         /// Its value.
         timeout: Duration,
     },
-    /// It closed before it opened.
+    /// The connection ended during its handshake.
     #[error("the connection ended during the handshake: {0}")]
     Closed(CloseReason),
     /// The worker is gone or its inbox is full.

@@ -253,19 +253,20 @@ pub mod tower {
     pub use gimmal_rpc::layer::tower::{Around, Calls, Request};
 }
 
-/// Connects to a server that is already listening, see [`Client::connect`]. Blocks the calling thread.
+/// Connects to a server that is already listening, with the default configuration. Blocks the calling thread, at most for the connect
+/// and handshake time-outs of each way: 7 s by default. In async code use [`Client::connect_async`].
 ///
 /// # Errors
-/// See [`ConnectError`].
+/// A variant of [`ConnectError`] for each cause: a malformed URL, no server, a refusal, no thread.
 pub fn connect(url: &str) -> Result<Client, ConnectError> {
     Client::connect(url)
 }
 
-/// Serves one service with the default configuration, on threads of its own. Dropping the [`Server`] stops it. For more
-/// services or settings see [`Server::builder`].
+/// Serves one service with the default configuration, on a worker thread of its own. Dropping the [`Server`] stops it.
+/// [`Server::builder`] takes more services and settings. Blocks while a name is looked up.
 ///
 /// # Errors
-/// See [`ServeError`].
+/// A variant of [`ServeError`] for each cause: a malformed URL, an address that is in use, no thread.
 pub fn serve(url: &str, service: impl Service) -> Result<Server, ServeError> {
     Server::builder().service(service).listen(url)
 }

@@ -9,6 +9,7 @@
 //! this.
 
 mod ask;
+mod resolver;
 
 use std::{
     any::Any,
@@ -16,7 +17,6 @@ use std::{
     fmt,
     future::Future,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash},
-    net::ToSocketAddrs,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
@@ -34,6 +34,7 @@ use gimmal_engine::{
 
 #[doc(hidden)]
 pub use ask::ask;
+pub use resolver::{Dns, Resolver};
 
 use crate::{
     channel::{Beside, CallOptions, Channel, Ticket},
@@ -48,55 +49,19 @@ use crate::{
     workers::WorkerSet,
 };
 
-/// Says which servers there are.
-pub trait Resolver: Send + Sync + 'static {
-    /// Their URLs now. May block: it is asked by a thread of its own, but for the first time.
-    ///
-    /// # Errors
-    /// Why nothing is known; those that were known are kept.
-    fn resolve(&self) -> Result<Vec<String>, String>;
-}
-
-/// A fixed list of URLs.
-impl Resolver for Vec<String> {
-    fn resolve(&self) -> Result<Vec<String>, String> {
-        Ok(self.clone())
-    }
-}
-
-/// Every address of the name in a URL, by the system's resolver: one server at each.
-///
-/// Under `tcp+tls://` a certificate is compared with the address that was found, unless the configuration names the server
-/// ([`Tls::server_name`](crate::Tls::server_name)).
-#[derive(Clone, Debug)]
-pub struct Dns {
-    /// `gimmal://name:port`, or `tcp`, `tcp+tls` or `rdma` in place of `gimmal`.
-    pub url: String,
-}
-
-impl Resolver for Dns {
-    fn resolve(&self) -> Result<Vec<String>, String> {
-        let url = &self.url;
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("'{url}' has no scheme"))?;
-        let (name, choices) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
-        let found = name.to_socket_addrs().map_err(|error| format!("{name}: {error}"))?;
-        Ok(found.map(|address| format!("{scheme}://{address}{choices}")).collect())
-    }
-}
-
-/// Which of the servers that are there gets the next call.
+/// Which of the servers that take calls gets the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pick {
-    /// The server with the fewest of our calls in flight; in turn among equals.
+    /// The connection with the fewest of this channel's calls in flight; in turn among equals. The default.
     #[default]
     LeastLoaded,
-    /// One after the other.
+    /// One connection after the other, however much each has to do.
     RoundRobin,
 }
 
-/// A client of one server, as a part of a [`Balanced`].
+/// A client of one server, over several of which a [`Balanced`] chooses.
 pub trait Member: Channel {
-    /// Whether it has a connection that takes calls, as far as this side knows.
+    /// Returns whether it has a connection that takes calls, as far as this side knows. Asked for every call, so it must not block.
     fn is_ready(&self) -> bool;
 }
 
@@ -106,18 +71,21 @@ impl Member for Client {
     }
 }
 
-/// A task for the thread of a [`Balanced`] whose clients are not `Send`.
+/// A task that a [`Source`] runs on the thread of its clients, which are not `Send`.
 pub type LocalTask = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Finds and makes the clients of a [`Balanced`] on an event loop; see [`BalancedBuilder::connect_on`].
+/// Finds and makes the clients of a [`Balanced`] on an event loop, for [`BalancedBuilder::connect_on`]. Users of tokio need none:
+/// `gimmal::tokio::LocalClient::balanced` has one.
 pub trait Source: 'static {
     /// The kind of clients.
     type Client: Member + 'static;
 
-    /// Asks a resolver, away from the event loop's thread.
+    /// Returns the URLs of the servers, or why none is known. A resolver that blocks is asked away from the event loop's thread.
+    /// Dropped before it is ready when the connecting is given up.
     fn resolve(&self) -> impl Future<Output = Result<Vec<String>, String>>;
 
-    /// Connects to a server, with a client that connects again by itself.
+    /// Connects to the server at `url`, with a client that connects again by itself. Dropping the future must close what there is of
+    /// a connection.
     fn connect(&self, config: &Config, url: &str)
     -> impl Future<Output = Result<Self::Client, ConnectError>>;
 
@@ -145,7 +113,14 @@ struct Shared<C> {
     keeper: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// A channel over several servers; see the module. Cheap to clone. Over [`Client`]s it is for any thread and any runtime.
+/// A channel over several servers: each call goes to one of those that take calls, as [`Pick`] says. Cheap to clone.
+///
+/// A [`Resolver`] names the servers. It is asked again and again ([`BalancedBuilder::refresh`]): new servers get connections, and
+/// those that it does not name any more get no more calls. A server whose connection is gone gets calls only if no other is ready.
+/// A call is made once: put [`Retry`](crate::Retry) around to make a failed one at another server.
+///
+/// Loans belong to one connection, so [`Channel::loan`] and [`Channel::lend`] fail here: use them on [`Balanced::ordered`]. Over
+/// [`Client`]s it is for any thread and any runtime. Otherwise it stays on its clients' thread.
 ///
 /// ```
 /// # use gimmal_rpc as gimmal;
@@ -182,7 +157,7 @@ impl<C: Member> fmt::Debug for Balanced<C> {
     }
 }
 
-/// Configures a [`Balanced`].
+/// Configures a [`Balanced`]; made by [`Balanced::builder`].
 #[derive(Clone, Debug)]
 pub struct BalancedBuilder {
     config: Config,
@@ -191,7 +166,8 @@ pub struct BalancedBuilder {
 }
 
 impl BalancedBuilder {
-    /// The configuration of every client; `engine.workers` is also the number of connections to each server.
+    /// Sets the configuration of every client. `engine.workers` is also the number of connections to each server; over clients of an
+    /// event loop it is one.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
@@ -205,14 +181,17 @@ impl BalancedBuilder {
         self
     }
 
-    /// How often the resolver is asked, and servers that could not be reached are tried; 10 ms to 1 h, default 1 s.
+    /// Sets how often the resolver is asked, and servers that could not be reached are tried: 10 ms to 1 h, default 1 s. A value
+    /// beyond these becomes the nearer one.
     #[must_use]
     pub fn refresh(mut self, refresh: Duration) -> Self {
         self.refresh = refresh.clamp(Duration::from_millis(10), Duration::from_secs(3600));
         self
     }
 
-    /// Connects to what `resolver` knows; one server that can be reached is enough, the others are tried again.
+    /// Connects to what `resolver` knows; one server that can be reached is enough, the others are tried again by a thread.
+    ///
+    /// Blocks for the resolver, and for each server in turn up to its connect and handshake time-outs.
     ///
     /// # Errors
     /// The last server's, if none can be reached; [`ConnectError::NoServer`] if the resolver knows none; [`ConnectError::Start`] if
@@ -230,8 +209,8 @@ impl BalancedBuilder {
         Ok(balanced)
     }
 
-    /// Connects to what `source` knows, with one client for each server, on the calling thread's event loop; otherwise like
-    /// [`connect`](BalancedBuilder::connect).
+    /// Connects to what `source` knows, with one client for each server, on the calling thread's event loop. One server that can be
+    /// reached is enough; a task tries the others again.
     ///
     /// Cancel safe: dropping the future closes what was connected.
     ///
@@ -417,7 +396,7 @@ impl<C: Member> Shared<C> {
 }
 
 impl Balanced {
-    /// What it is made of.
+    /// Returns a builder with the default configuration.
     #[must_use]
     pub fn builder() -> BalancedBuilder {
         let refresh = Duration::from_secs(1);
@@ -426,7 +405,7 @@ impl Balanced {
 }
 
 impl<C: Member> Balanced<C> {
-    /// URLs of the servers that take calls now; one for each connection.
+    /// Returns the URLs of the servers that take calls now, one for each connection.
     #[must_use]
     pub fn ready(&self) -> Vec<String> {
         let members = self.shared.places();
@@ -434,8 +413,9 @@ impl<C: Member> Balanced<C> {
         ready.map(|member| member.url.clone()).collect()
     }
 
-    /// One connection for all calls that belong to `key`: they leave in the order in which they are made. The same key
-    /// gives the same server as long as that is there. Also for loans, which belong to a connection.
+    /// Returns one connection for all calls that belong to `key`: they leave in the order in which they are made. The same key
+    /// gives the same connection as long as that is ready. It is also the way to loans, which belong to a connection. `None`: no
+    /// server is known.
     #[must_use]
     pub fn ordered(&self, key: impl Hash) -> Option<C> {
         let members = self.shared.places();
@@ -574,17 +554,6 @@ mod tests {
     use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
-
-    #[test]
-    fn each_address_takes_the_place_of_the_name() {
-        let resolve = |url: &str| Dns { url: url.to_owned() }.resolve();
-        assert_eq!(resolve("tcp://127.0.0.1:7000").unwrap(), ["tcp://127.0.0.1:7000"]);
-        assert_eq!(resolve("rdma://[::1]:7000?device=rxe0").unwrap(), ["rdma://[::1]:7000?device=rxe0"]);
-        let found = resolve("gimmal://localhost:7000").unwrap();
-        assert!(found.contains(&"gimmal://127.0.0.1:7000".to_owned()), "{found:?}");
-        assert_eq!(resolve("localhost:7000").unwrap_err(), "'localhost:7000' has no scheme");
-        assert!(resolve("tcp://localhost").unwrap_err().starts_with("localhost: "));
-    }
 
     #[test]
     fn no_balanced_builder_call_undoes_another() {

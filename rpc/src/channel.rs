@@ -71,8 +71,8 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// Ends the call after `timeout`, in place of [`Config::deadline`](crate::Config::deadline); `None` lets it take as long as it
-    /// takes, as calls with streams do anyway. It ends earlier where [`within`](CallOptions::within) says so.
+    /// Ends the call after `timeout`, counted from its start, in place of [`Config::deadline`](crate::Config::deadline). `None`: it
+    /// takes as long as it takes, as calls with streams do anyway. It ends earlier where [`within`](CallOptions::within) says so.
     #[must_use]
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.deadline = timeout.into().map_or(Deadline::Never, Deadline::In);
@@ -189,12 +189,12 @@ impl From<Option<Loan>> for Beside {
 }
 
 /// A way to make calls: [`Client`](crate::Client), [`LocalClient`](crate::LocalClient), and what [layers](crate::layer) and
-/// [`Balanced`](crate::balance::Balanced) make of them.
+/// [`Balanced`](crate::balance::Balanced) make of them. A generated client is generic over its channel.
 pub trait Channel: Clone {
-    /// A call in flight.
+    /// A call in flight, which a [`Call`] is made of.
     type Ticket: Ticket;
 
-    /// Starts a call. Never blocks, and never fails here: the ticket tells. A channel around another hands `beside` on.
+    /// Starts a call. Never waits for the peer, and never fails here: the ticket tells. A channel around another hands `beside` on.
     fn start<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
@@ -210,28 +210,32 @@ pub trait Channel: Clone {
     /// where a worker moves them. A channel around another hands it on.
     fn drive(&self, idle: Duration) -> bool;
 
-    /// Registered memory of `bytes`, to be sent as an argument of a call of this client. It may hold bytes of an earlier
-    /// [loan](Loan): write all of it. May take a lock.
+    /// Returns registered memory of `bytes`, to be sent as an argument of a call on the same connection; another one refuses it, not
+    /// run. It may hold bytes of an earlier [loan](Loan): write all of it. Takes locks, and may map and register memory.
+    ///
+    /// A loan has at most [`bulk_bytes_max`](gimmal_engine::transport::PortConfig::bulk_bytes_max) (1 GiB). The loans of a connection,
+    /// and what was pulled for it, have at most [`loan_bytes_max`](gimmal_engine::transport::PortConfig::loan_bytes_max) (4 GiB). A
+    /// loan counts until the peer is done with it, or it is dropped unsent.
     ///
     /// # Errors
-    /// See [`LoanError`].
+    /// [`LoanError::TooLarge`] above the first limit, [`LoanError::Port`] above the second or when there is no memory,
+    /// [`LoanError::Closed`] without a connection. [`Balanced`](crate::Balanced) always fails.
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError>;
 
-    /// Memory of the user's to be sent as an argument, without a copy where the provider can: registered as it lies over a
-    /// device, and kept so for the next time; copied once over shared memory. Over a device this may take a while the
-    /// first time.
+    /// Lends memory of the user's, to be sent as an argument of a call on the same connection. Over RDMA it is registered as it lies,
+    /// which may take long the first time, and stays so for the next time. Elsewhere it is copied once.
     ///
     /// # Errors
-    /// See [`LoanError`].
+    /// Those of [`Channel::loan`]; [`LoanError::Port`] also when the memory cannot be registered.
     fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError>;
 
-    /// A call of a raw method by hand: no macro, no codec.
+    /// Starts a call of a raw method with the default options, by hand: no macro, no codec. Does not block.
     #[inline]
     fn call_raw(&self, method: &'static Method, request: &[u8]) -> RawCall<Self> {
         self.call_raw_with(method, &CallOptions::default(), request)
     }
 
-    /// Makes a raw call with options.
+    /// Starts a call of a raw method with `options`, by hand: no macro, no codec. Does not block.
     #[inline]
     fn call_raw_with(&self, method: &'static Method, options: &CallOptions, request: &[u8]) -> RawCall<Self> {
         Call::new(self.start(method, options, Beside::default(), request))
@@ -348,7 +352,8 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
     }
 }
 
-/// A call in flight: a future of any runtime, or [`wait`](Call::wait) for the answer. Dropping it cancels the call.
+/// A call in flight: a future of any runtime, or [`wait`](Call::wait) for the answer. It has started before it is polled. Dropping it
+/// cancels the call.
 ///
 /// Polled by reference it is cancel safe: `&mut call` may be polled, left and polled again, and no answer is lost. Dropping a call with
 /// streams gives them up: nothing that is done to its [`Sink`](crate::Sink) afterwards is taken for the end of the upload.
@@ -374,10 +379,10 @@ pub struct Call<C: Channel, D, O, S = ()> {
     output: PhantomData<fn() -> (D, O)>,
 }
 
-/// A call whose answer is bytes.
+/// A call of a raw method: it ends with the bytes of its answer.
 pub type RawCall<C> = Call<C, crate::codec::Raw, Plain<Vec<u8>>>;
 
-/// A call with streams.
+/// A call with streams. It ends with the method's result, after the items of its streams.
 pub type StreamCall<C, D, O> = Call<C, D, O, Tie>;
 
 impl<C: Channel, D, O, S> fmt::Debug for Call<C, D, O, S> {
@@ -428,8 +433,8 @@ impl<C: Channel, D: Codec, O: Received<D>> StreamCall<C, D, O> {
         Self { streams, ticket, output: PhantomData }
     }
 
-    /// Lets the call go on without its caller, to the ends of its streams. Its result is lost. A call of a
-    /// [`LocalClient`](crate::LocalClient) is cancelled.
+    /// Lets the call go on without its caller, to the ends of its streams. Its result is lost. On a
+    /// [`LocalClient`](crate::LocalClient) it is cancelled instead, because nobody would move it. Does not block.
     pub fn detach(mut self) {
         self.streams.loosen();
         self.ticket.detach();
@@ -437,11 +442,12 @@ impl<C: Channel, D: Codec, O: Received<D>> StreamCall<C, D, O> {
 }
 
 impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
-    /// Blocks until the call ended, and returns its value. On a local client this runs the worker's turns, and the value is decoded
-    /// where it landed.
+    /// Blocks the thread until the call has ended, at the latest at its deadline, and returns its value. On a local client this runs
+    /// the worker's turns, and the value is decoded where it landed. Not for tasks of a runtime: they await the call.
     ///
     /// # Errors
-    /// See [`CallError`].
+    /// The variants of [`CallError`] name each cause, and [`CallError::fate`] says whether the handler ran. On a worker's thread that
+    /// would have to serve the call itself it is [`TransportError::OwnWorker`](crate::TransportError::OwnWorker), at once.
     #[inline]
     pub fn wait(mut self) -> Result<O::Value, CallError<O::Error>> {
         let (mut value, mut wrong) = (None, None);
@@ -460,11 +466,11 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
         }
     }
 
-    /// Blocks until the call ended, and lends the bytes of its value to `read`. On a local client this runs the worker's turns, and
-    /// the bytes are read where they landed: nothing is copied or allocated.
+    /// Blocks the thread until the call has ended, and lends the bytes of its value to `read`. On a local client this runs the
+    /// worker's turns, and the bytes are read where they landed: nothing is copied or allocated. `read` must not use the client.
     ///
     /// # Errors
-    /// See [`CallError`].
+    /// Those of [`Call::wait`]; `read` is not called then.
     #[inline]
     pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
         let (mut read, mut result) = (Some(read), None);

@@ -119,46 +119,52 @@ impl Client {
         self.inner.line.arguments_max()
     }
 
-    /// How often the connection ended and was made again.
+    /// Returns how often the connection ended, or was left, and another one was made.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.inner.line.reconnects()
     }
 
-    /// Whether there is a connection that takes calls, as far as this side knows.
+    /// Returns whether there is a connection that takes calls, as far as this side knows.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.inner.line.is_up()
     }
 
-    /// Refuses new calls (not run), waits at most `timeout` for calls in flight, and says goodbye. Applies to all
-    /// clones of the client. Returns whether every call had ended.
+    /// Refuses new calls (not run), waits for calls in flight, and says goodbye. Applies to all clones of the client. Returns
+    /// whether every call had ended; `false`: those that had not are cut off.
+    ///
+    /// Blocks the thread for `timeout` at most. In a handler that runs on the connection's own worker it does not wait, and returns
+    /// `false`.
     #[must_use]
     pub fn shutdown(self, timeout: Duration) -> bool {
         self.inner.line.leave(timeout)
     }
 
-    /// What the port did for this connection: doorbells, frames, READs. Asks the worker, so not for a hot path;
-    /// `None` when it did not answer within a second.
+    /// Returns what the port did for this connection: doorbells, frames, READs. `None` when the worker did not answer.
+    ///
+    /// Asks the worker and blocks for up to a second, so it is not for a hot path nor for a task.
     #[must_use]
     pub fn port_counters(&self) -> Option<PortCounters> {
         let (handle, conn) = self.inner.line.here();
         handle.port_counters(conn)
     }
 
-    /// Counters of this client's workers; clients made by [`Client::connect`] share theirs.
+    /// Returns the counters of this client's workers. Clients made by [`Client::connect`] share their worker, so they are counted
+    /// together.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.workers.stats()
     }
 
-    /// What each of these workers did: its turns and sleeps, its longest turn. `tuning.md` says what follows from them.
+    /// Returns what each worker of this client did: its turns and sleeps, its longest turn. `tuning.md` says what follows from
+    /// them.
     #[must_use]
     pub fn duty(&self) -> Vec<DutySnapshot> {
         self.inner.workers.duty()
     }
 
-    /// What became of the user memory that these workers lent.
+    /// Returns what became of the user memory ([`Channel::lend`]) that the workers of this client lent.
     #[must_use]
     pub fn user_memory(&self) -> UserMemory {
         self.inner.workers.user_memory()

@@ -11,7 +11,7 @@ use crate::{
     shape::{Describe, Form, Shape, Shapes, TypeRef},
 };
 
-/// A way to write values.
+/// A way to write values, which `#[codec(Type)]` chooses for a method. [`Encode`] and [`Decode`] say for which types it does.
 pub trait Codec: 'static {
     /// Part of every signature: two sides with different codecs do not match.
     const NAME: &'static str;
@@ -20,31 +20,33 @@ pub trait Codec: 'static {
     const FORM: Form = Form::Positional;
 }
 
-/// What a codec can write.
+/// A codec that can write a `T`.
 pub trait Encode<T: ?Sized>: Codec {
     /// Writes `value` to the front of `out` and returns how many bytes that took.
     ///
     /// # Errors
-    /// [`EncodeError::Full`] when `out` is too short; what was written then is garbage.
+    /// [`EncodeError::Full`] when `out` is too short: the value is written again to a longer one. [`EncodeError::Value`] when this
+    /// codec cannot write it. What was written then is garbage.
     fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError>;
 
-    /// How many bytes that takes, where it can be said without writing them: a value above a frame is then written once.
+    /// Returns how many bytes `value` takes, where that can be said without writing it: a large value is then written once. `None`,
+    /// the default, is always right.
     fn encoded_bytes(value: &T) -> Option<usize> {
         let _ = value;
         None
     }
 }
 
-/// What a codec can read. `'a` is the life of the bytes, for values that borrow from them.
+/// A codec that can read a `T`. `'a` is the life of the bytes, for values that borrow from them.
 pub trait Decode<'a, T>: Codec {
-    /// Reads a value from exactly `bytes`. Allocates at most in proportion to them.
+    /// Reads a value from exactly `bytes`, which a peer wrote: it must not panic, and allocates at most in proportion to them.
     ///
     /// # Errors
     /// [`DecodeError`] for bytes that are no such value.
     fn decode(bytes: &'a [u8]) -> Result<T, DecodeError>;
 }
 
-/// A value was not written.
+/// Why a value was not written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -60,13 +62,13 @@ pub enum EncodeError {
     OwnWorker,
 }
 
-/// Bytes are not the value that was expected.
+/// Why bytes are not the value that was expected, in words for people.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the bytes cannot be decoded: {0}")]
 pub struct DecodeError(Cow<'static, str>);
 
 impl DecodeError {
-    /// Because of `why`.
+    /// Makes an error of its reason, for a codec of one's own.
     #[must_use]
     pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
         Self(why.into())
@@ -177,7 +179,7 @@ fn not_decoded(outcome: postcard::Result<usize>) -> DecodeError {
     })
 }
 
-/// Bytes as they are: for [`Vec<u8>`] and `[u8]`.
+/// Bytes as they are, copied and not looked at: for [`Vec<u8>`] and `[u8]`. Raw methods have it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Raw;
 
@@ -212,7 +214,8 @@ impl<'a, T: From<&'a [u8]>> Decode<'a, T> for Raw {
     }
 }
 
-/// [bincode](https://docs.rs/bincode) 2 in its standard configuration, always with a limit (feature `bincode`).
+/// [bincode](https://docs.rs/bincode) 2 in its standard configuration, for values of at most 64 MiB (feature `bincode`). Values
+/// travel without names, as postcard's do.
 #[cfg(feature = "bincode")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bincode;

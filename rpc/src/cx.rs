@@ -63,7 +63,35 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// The context of one call: who calls, how long it may take, where large answers come from.
+/// The context of one call, which its handler gets: who calls, how long it may take, where large answers come from. It stays good
+/// as long as it is kept, also when the call is over: [`is_cancelled`](Cx::is_cancelled) tells.
+///
+/// ```
+/// # use gimmal_rpc as gimmal;
+/// use gimmal::Cx;
+///
+/// #[gimmal::service(crate = gimmal_rpc)] // outside of this crate: #[gimmal::service]
+/// trait Desk {
+///     async fn greet(&self, cx: &Cx) -> String;
+/// }
+///
+/// struct Clerk;
+///
+/// impl Desk for Clerk {
+///     async fn greet(&self, cx: &Cx) -> String {
+///         let tenant = cx.metadata().and_then(|metadata| Some(metadata.text("tenant")?.to_owned()));
+///         format!("{} of {tenant:?} waits for {:?}", cx.peer(), cx.remaining())
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = gimmal::Server::builder().service(serve_desk(Clerk)).listen("mem://doc-cx")?;
+/// let client = DeskClient::new(gimmal::Client::connect("mem://doc-cx")?);
+/// assert!(client.greet().wait()?.contains("None waits for Some"));
+/// # drop(server);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Cx {
     pub(crate) peer: Arc<Peer>,
@@ -74,19 +102,19 @@ pub struct Cx {
 }
 
 impl Cx {
-    /// The caller: the other end of the connection, as far as kernel and device know it.
+    /// Returns the caller: the other end of the connection, as far as kernel and device know it.
     #[must_use]
     pub fn peer(&self) -> Identity<'_> {
         Identity::of(&self.peer.negotiated)
     }
 
-    /// What the connection runs with.
+    /// Returns what the connection runs with: provider, sizes, limits, and who clamped them.
     #[must_use]
     pub fn negotiated(&self) -> &Arc<Negotiated> {
         &self.peer.negotiated
     }
 
-    /// What the caller sent beside the arguments, if anything. May take a lock.
+    /// Returns the metadata that the caller sent beside the arguments, if any. May take a lock.
     #[must_use]
     pub fn metadata(&self) -> Option<Arc<Metadata>> {
         self.peer.notes.get(self.slot, self.mark)
@@ -112,7 +140,7 @@ impl Cx {
         }
     }
 
-    /// The method that was called.
+    /// Returns the method that was called.
     #[must_use]
     pub const fn method(&self) -> &'static Method {
         self.method
@@ -131,14 +159,14 @@ impl Cx {
         self.deadline().map(|deadline| deadline.remaining())
     }
 
-    /// Whether nobody waits for the answer any more. The handler's own future is dropped then; this is for work that
-    /// it gave to other threads.
+    /// Returns whether nobody waits for the answer any more. The handler's own future is dropped then; this is for work that it
+    /// gave to other threads.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled().is_cancelled()
     }
 
-    /// A token that other threads can ask.
+    /// Returns a token that other threads can ask whether the call still has a caller.
     #[must_use]
     pub fn cancelled(&self) -> CancelToken {
         CancelToken { peer: Arc::clone(&self.peer), slot: self.slot, mark: self.mark }
@@ -152,30 +180,35 @@ impl Cx {
         self.peer.reach.draining().wait()
     }
 
-    /// Registered memory of `bytes` that can go with the answer of this call, see [`WithLoan`](crate::WithLoan). It may hold bytes of
-    /// an earlier loan, also of another client: write all of it. May take a lock.
+    /// Returns registered memory of `bytes` that can go with the answer of this call, in a [`WithLoan`](crate::WithLoan). It may
+    /// hold bytes of an earlier loan, also of another client: write all of it. Takes locks, and may map and register memory.
+    ///
+    /// A loan has at most `bulk_bytes_max` (1 GiB). The loans of a connection, and what was pulled for it, have at most
+    /// `loan_bytes_max` (4 GiB). A loan counts until the client is done with it.
     ///
     /// # Errors
-    /// See [`LoanError`].
+    /// [`LoanError::TooLarge`] above the first limit, [`LoanError::Port`] above the second or when there is no memory,
+    /// [`LoanError::Closed`] when the connection is gone.
     pub fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.peer.reach.allocate(self.peer.conn, bytes)
     }
 
-    /// Memory of the user's that can go with the answer, without a copy where the provider can; see [`Channel::lend`](crate::Channel::lend).
-    /// A large piece that is lent for the first time is better lent on a thread of its own.
+    /// Lends memory of the user's, to go with the answer of this call. Over RDMA it is registered as it lies, and stays so for the
+    /// next time. Elsewhere it is copied once. Blocks for that: a large piece is better lent on a thread of its own the first time.
     ///
     /// # Errors
-    /// See [`LoanError`].
+    /// Those of [`Cx::loan`]; [`LoanError::Port`] also when the memory cannot be registered.
     pub fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.peer.reach.lend(self.peer.conn, bytes)
     }
 
-    /// Exposes `bytes` of new memory, zeroed, that callers read and change by themselves once it was [shown](Cx::show) to
-    /// them. Keep it as long as they may use it: dropping it withdraws it. It takes system calls, so do it once for
-    /// each piece of memory and not for each call.
+    /// Exposes `bytes` of new memory, zeroed, that callers read and change by themselves once it was [shown](Cx::show) to them.
+    /// Keep it as long as they may use it: dropping it withdraws it. It takes system calls, so do it once for each piece of memory
+    /// and not for each call.
     ///
     /// # Errors
-    /// See [`LoanError`].
+    /// [`LoanError::TooLarge`] above `bulk_bytes_max` (1 GiB), [`LoanError::Port`] when there is no memory or descriptor for it,
+    /// [`LoanError::Closed`] when the connection is gone.
     pub fn expose(&self, bytes: usize) -> Result<Arc<Exposed>, LoanError> {
         self.peer.reach.expose(self.peer.conn, bytes).map(Arc::new)
     }
@@ -197,7 +230,8 @@ impl Cx {
 }
 
 impl CallOptions {
-    /// At most as long as the caller of the handler that has `cx` waits, and with its trace context.
+    /// Makes the call end when the caller of the handler that has `cx` stops waiting, at the latest, and hands its trace context
+    /// on. A trace context of the call's own stays.
     #[must_use]
     pub fn within(self, cx: &Cx) -> Self {
         self.inherit(cx.metadata().as_deref(), cx.remaining())
@@ -218,7 +252,7 @@ pub struct Identity<'a> {
     pub certificate: Option<&'a Certificate>,
 }
 
-/// Where a peer is.
+/// Where a peer is: on this host or elsewhere, for programs that decide by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Origin {
@@ -257,7 +291,7 @@ pub struct CancelToken {
 }
 
 impl CancelToken {
-    /// Whether the caller cancelled, its deadline passed, its connection closed, or it was answered.
+    /// Returns whether the call is over: its caller cancelled, its deadline passed, its connection closed, or it was answered.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         if self.slot == crate::id::CallId::NONE.slot {

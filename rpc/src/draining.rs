@@ -60,7 +60,7 @@ impl Drop for SetOnDrop {
     }
 }
 
-/// A future that is ready when the server begins to shut down; see [`Cx::draining`](crate::Cx::draining). Cancel safe.
+/// The future of [`Cx::draining`](crate::Cx::draining): it is ready when the server begins to shut down. Cancel safe.
 #[must_use = "nothing is waited for until this is polled"]
 pub struct Draining {
     signal: Arc<Signal>,

@@ -13,22 +13,23 @@ use crate::{
     status::{Code, Fate, Status},
 };
 
-/// Why a call failed. `E` is the method's own error, or [`Infallible`] if it has none.
+/// Why a call failed. `E` is the method's own error, or [`Infallible`] if it has none. [`fate`](CallError::fate) says whether the
+/// handler ran, so whether the call may be made again.
 ///
 /// `Debug` prints the text of `Display`, so that an error returned from `main` is readable.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CallError<E = Infallible> {
-    /// The method ran and returned its error.
+    /// The method ran and returned its own error.
     #[error("the method failed: {0}")]
     App(E),
-    /// The peer, or the deadline, ended it.
+    /// The server, a layer or the deadline ended it: the status has a code, a message and the fate.
     #[error("{0}")]
     Status(Status),
     /// The two sides declare the method differently. It did not run; other methods work.
     #[error("{0}")]
     Mismatch(Box<Mismatch>),
-    /// It could not be carried.
+    /// The call could not be carried to its end: the connection, the client, or what was to be sent is the cause.
     #[error("{0}")]
     Transport(TransportError),
 }
@@ -88,7 +89,7 @@ impl<E> CallError<E> {
         Self::Transport(TransportError::Decode(error))
     }
 
-    /// Whether the handler ran: decides whether the call may be repeated.
+    /// Returns whether the handler ran, which decides whether the call may be repeated.
     #[must_use]
     pub fn fate(&self) -> Fate {
         match self {
@@ -99,8 +100,8 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Whether the call did not run for want of a connection, of room at its client's worker, or of a server that stays: another
-    /// attempt may find all of them.
+    /// Returns whether the call did not run for want of a connection, of room at its client's worker, or of a server that stays.
+    /// Another attempt may find all of them. A full window (`TransportError::Full`) is not among these.
     #[must_use]
     pub fn is_unready(&self) -> bool {
         let is_passing = match self {
@@ -113,7 +114,7 @@ impl<E> CallError<E> {
         is_passing && self.fate() == Fate::NotRun
     }
 
-    /// The status, if it is one.
+    /// Returns the status, if the call ended with one.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self {
@@ -254,7 +255,7 @@ impl TransportError {
         Self::Access { error, fate }
     }
 
-    /// Whether the handler ran.
+    /// Returns whether the handler ran, as far as this side knows.
     #[must_use]
     pub const fn fate(&self) -> Fate {
         match self {
@@ -277,20 +278,20 @@ impl TransportError {
     }
 }
 
-/// Why a client could not connect. `Debug` prints the text of `Display`.
+/// Why a client could not connect. Nothing of the attempt is left. `Debug` prints the text of `Display`.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL.
+    /// The URL is no address, or chooses something that cannot be chosen.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The configuration.
+    /// A field of the configuration is outside its limits, or it asks for a processor that is not there.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The worker.
+    /// The client's worker could not start: there is no thread, or no device or memory for it.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The connection.
+    /// The connection could not be made: nobody listens, the server refused, a time-out passed. The variants of [`OpenError`] tell.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A handler connects to its own server, whose only worker it blocks.
@@ -299,7 +300,7 @@ pub enum ConnectError {
         /// Where it listens.
         address: String,
     },
-    /// No server to connect to.
+    /// A [resolver](crate::balance::Resolver) names no server.
     #[error("no server: {why}")]
     NoServer {
         /// Why.
@@ -319,16 +320,16 @@ pub enum ConnectError {
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The URL.
+    /// The URL is no address, or chooses something that cannot be chosen.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The configuration.
+    /// A field of the configuration is outside its limits, or it asks for a processor that is not there.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The workers.
+    /// A worker could not start: there is no thread, or no device or memory for it.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The listener.
+    /// The address cannot be listened at: another process has it, or its folder or certificates are of no use.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// No way that a `gimmal://` URL allows can be listened at.
@@ -339,7 +340,7 @@ pub enum ServeError {
         /// Each way, and why not.
         why: String,
     },
-    /// The thread that accepts.
+    /// The thread that accepts connections could not start.
     #[error(transparent)]
     Accept(OpenError),
     /// Two methods have the same id.

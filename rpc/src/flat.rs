@@ -108,7 +108,7 @@ enum Place<'a, T> {
 }
 
 impl<T> InPlace<'_, T> {
-    /// Whether it had to be copied.
+    /// Returns whether it had to be copied, because it did not land on a multiple of its alignment.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         matches!(self.0, Place::Copied(_))

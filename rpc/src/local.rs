@@ -73,10 +73,11 @@ impl fmt::Debug for LocalClient {
 }
 
 impl LocalClient {
-    /// Connects; blocks, at most for the connect and handshake time-outs.
+    /// Connects to the server of `url` with the default configuration. Blocks the thread, at most for the connect and handshake
+    /// time-outs of each way: 7 s by default. The client does not reconnect.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// A variant of [`ConnectError`] for each cause: a malformed URL, no device, no server, a refusal.
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::with(Config::default(), url)
     }
@@ -113,7 +114,7 @@ impl LocalClient {
     /// Dropping the future ends the attempt within its time-outs. The client then stays without a connection.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// The future ends with what kept the connection from being made; with `again` only if there is no thread to dial by.
     pub fn dial(&self, again: Option<Reconnect>) -> Dialling {
         Dialling::of(&self.local, again)
     }
@@ -161,25 +162,25 @@ impl LocalClient {
         Driver::of(&self.local)
     }
 
-    /// Runs one bounded turn of the worker; returns how much it did.
+    /// Runs one bounded turn of the worker, and returns how many events and commands it handled. Does not block.
     pub fn turn(&self) -> usize {
         self.local.turns().turn()
     }
 
-    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
-    /// turns more.
+    /// Runs a turn. When that found nothing, idles by the configured strategy: it blocks until something comes, for at most
+    /// `limit`, or makes a few turns more where it is to spin. Returns how many events and commands the turns handled.
     pub fn idle(&self, limit: Duration) -> usize {
         self.local.turns().idle(limit)
     }
 
-    /// Counters of this client.
+    /// Returns what was counted for this client so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.local.stats()
     }
 
-    /// Says goodbye and waits for the answer, at most `timeout`. Returns whether it came. Calls of
-    /// clones end with the connection.
+    /// Says goodbye and waits for the server's answer. Blocks the thread for `timeout` at most, and runs turns meanwhile. Returns
+    /// whether the answer came. Calls of clones end with the connection.
     #[must_use]
     pub fn close(self, timeout: Duration) -> bool {
         let conn = self.local.conn();

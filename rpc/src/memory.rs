@@ -87,13 +87,13 @@ impl RemoteMemory {
         Remote::decode(&self.place).ok().filter(|_| self.nonce == connection.nonce)
     }
 
-    /// The size in bytes, as the server says.
+    /// Returns the size in bytes, as the server says.
     #[must_use]
     pub fn len(&self) -> u64 {
         Remote::decode(&self.place).map_or(0, |remote| remote.len())
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -174,12 +174,13 @@ impl<C: Accessor, T> Access<C, T> {
         Self { client: client.clone(), cell, value }
     }
 
-    /// Blocks the thread until the access has ended, for 60 s at most.
+    /// Blocks the thread until the access has ended: for 60 s at most where a worker's thread makes it, and until the connection
+    /// ends on a local client, whose turns it runs.
     ///
     /// # Errors
     /// [`TransportError::Access`] if the memory cannot be used, [`TransportError::Closed`] if there is no connection,
-    /// [`TransportError::OwnWorker`] on a worker's thread. The [fate](TransportError::fate) says whether it may have been
-    /// made.
+    /// [`TransportError::OwnWorker`] on a worker's thread, [`TransportError::Worker`] after the 60 s. The
+    /// [fate](TransportError::fate) says whether it may have been made.
     pub fn wait(self) -> Result<T, TransportError> {
         loop {
             if let Poll::Ready(ended) = self.look(&Context::from_waker(Waker::noop())) {

@@ -25,8 +25,8 @@ mod write;
 
 /// [MessagePack](https://msgpack.org) with names of fields and variants, for services that live long (feature `evolve`).
 ///
-/// Versions of a type read each other: unknown fields are skipped, and absent ones have their default, or are refused. What
-/// may change is told by the page "Changing a service".
+/// Versions of a type read each other: unknown fields are skipped, and absent ones have their default, or are refused. Fields may
+/// be added, removed, moved and widened, and variants added: `docs/changing.md` in the repository has each case.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MessagePack;
 

@@ -18,11 +18,11 @@ use thiserror::Error;
 
 use crate::codec::{Compose, EncodeError};
 
-/// Most bytes of all pairs of a call.
+/// Most bytes of all pairs of a call, with 3 bytes of each pair's own.
 pub const METADATA_BYTES_MAX: usize = 4096;
 /// The key of the W3C trace context; nested calls inherit it.
 pub const TRACEPARENT: &str = "traceparent";
-/// The key of what goes with it.
+/// The key of the vendor's part of the W3C trace context; nested calls inherit it.
 pub const TRACESTATE: &str = "tracestate";
 /// The key of the token that says who calls, see [`WithToken`](crate::layer::WithToken).
 pub const AUTHORIZATION: &str = "authorization";
@@ -32,7 +32,8 @@ const PAIR_BYTES: usize = 3;
 /// The arguments start on a multiple of it.
 const ALIGN: usize = 16;
 
-/// Pairs of a key and a value, each key once. They travel as they lie here.
+/// Pairs of a key and a value beside a call or its answer, each key once: 4096 bytes in all. Keys are 1 to 255 bytes of ASCII
+/// without blanks and capitals; values are any bytes. One-way requests carry none.
 ///
 /// ```
 /// use gimmal_rpc::{CallOptions, Metadata};
@@ -48,14 +49,14 @@ pub struct Metadata {
     pairs: Vec<u8>,
 }
 
-/// A pair was not taken.
+/// Why a pair was not added to [`Metadata`], which stays as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// The key.
+    /// The key is not 1 to 255 bytes of ASCII without blanks and capitals.
     #[error("a key of metadata has 1 to 255 bytes of ASCII without blanks and capitals")]
     Key,
-    /// There is too much of it.
+    /// All pairs together would be above [`METADATA_BYTES_MAX`].
     #[error("the metadata of a call is above {METADATA_BYTES_MAX} bytes; send it as an argument")]
     TooLarge,
 }
@@ -84,16 +85,17 @@ fn split_pair(pairs: &[u8]) -> Option<(Pair<'_>, &[u8])> {
 }
 
 impl Metadata {
-    /// None.
+    /// Returns metadata without a pair.
     #[must_use]
     pub const fn new() -> Self {
         Self { pairs: Vec::new() }
     }
 
-    /// Sets the value of `key`.
+    /// Sets the value of `key`, in place of the one it had.
     ///
     /// # Errors
-    /// See [`MetadataError`].
+    /// [`MetadataError::Key`] for a key with other characters, [`MetadataError::TooLarge`] above the limit. Nothing is changed
+    /// then.
     pub fn insert(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), MetadataError> {
         let value = value.as_ref();
         if !is_key(key.as_bytes()) {
@@ -108,19 +110,19 @@ impl Metadata {
         Ok(())
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`, if it has one.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.iter().find(|(other, _)| *other == key).map(|(_, value)| value)
     }
 
-    /// The value of `key`, if it is text.
+    /// Returns the value of `key`, if it has one that is UTF-8.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key).and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// All pairs.
+    /// Returns all pairs, in the order in which they were last set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let mut rest = &self.pairs[..];
         std::iter::from_fn(move || {
@@ -150,7 +152,7 @@ impl Metadata {
         self.put_block(&mut block).map_or_else(Vec::new, |()| block)
     }
 
-    /// Whether there are none.
+    /// Returns whether there is no pair.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()

@@ -13,7 +13,7 @@ use crate::{
 /// Most bytes of a schema that travels. The types of methods with longer ones must be the same.
 const SCHEMA_BYTES_MAX: usize = 12 << 10;
 
-/// How a method's handler is run.
+/// How a method's handler is run on its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MethodKind {
     /// Run to completion on the worker: request read in place, answer written in place.
@@ -59,7 +59,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// A method by its names and types.
+    /// Makes a method of its service, its name, its signature, its codec and its kind, for services by hand.
     #[must_use]
     pub const fn new(
         service: &'static str,
@@ -97,7 +97,7 @@ impl Method {
         self
     }
 
-    /// Makes the method one-way: it has no answer.
+    /// Makes the method one-way: it has no answer, and its call ends when the request has left.
     #[must_use]
     pub const fn one_way(mut self) -> Self {
         self.is_oneway = true;
@@ -111,7 +111,7 @@ impl Method {
         self
     }
 
-    /// Adds streams of items.
+    /// Sets whether the caller sends a stream of items (`up`), and whether the handler does (`down`).
     #[must_use]
     pub const fn with_streams(mut self, up: bool, down: bool) -> Self {
         self.streams_up = up;
@@ -132,7 +132,7 @@ impl Method {
         self
     }
 
-    /// Why the codec cannot carry the method's types, if it cannot.
+    /// Returns why the codec cannot carry the method's types, if it cannot.
     #[must_use]
     pub fn unfit(&self) -> Option<String> {
         self.schema?.unfit(self.form)
@@ -164,7 +164,7 @@ impl Method {
         Mismatch { method, ours, theirs: theirs.to_owned(), difference: difference.unwrap_or_default() }
     }
 
-    /// Signature and codec, for people on the other side.
+    /// Returns signature and codec, for people on the other side.
     #[must_use]
     pub fn spelled(&self) -> String {
         format!("{}{} [{}]", self.name, self.signature, self.codec)

@@ -73,12 +73,12 @@ impl<T: Shape, L> Shape for WithLoan<T, L> {
 }
 
 impl<T> WithLoan<T> {
-    /// `value` and `loan`.
+    /// Makes a result or an argument of `value` with `loan` beside it.
     pub const fn new(value: T, loan: Loan) -> Self {
         Self { value, loan: Some(loan) }
     }
 
-    /// `value` and no bytes.
+    /// Makes a result or an argument of `value` without memory beside it: its reader finds no bytes.
     pub const fn without(value: T) -> Self {
         Self { value, loan: None }
     }

@@ -108,8 +108,9 @@ impl Pipeline {
     /// answer and says nothing to anybody else. Calls above the window wait in the client, and cost a copy each.
     ///
     /// # Errors
-    /// See [`TransportError`]; the call did not run, and nothing more is heard of it. [`TransportError::Full`] when
-    /// `Config::waiting_max` calls wait.
+    /// The call did not run, and nothing more is heard of it. [`TransportError::Full`] when `Config::waiting_max` calls wait,
+    /// [`TransportError::Closed`] without a connection, [`TransportError::TooLarge`] and [`TransportError::AboveMax`] for a request
+    /// that cannot be sent.
     #[inline]
     pub fn call(&mut self, tag: u64, request: &[u8]) -> Result<(), TransportError> {
         self.call_all([(tag, request)])
@@ -131,15 +132,15 @@ impl Pipeline {
         local.turns().with_later(start).map_err(|error| *error)
     }
 
-    /// Calls that were started and have not ended.
+    /// Returns how many calls were started and have not ended.
     #[must_use]
     #[inline]
     pub fn under_way(&self) -> usize {
         self.ours.under_way
     }
 
-    /// One turn: what was called leaves, and calls that have ended are shown to `seen`, in any order. Never blocks. Returns how
-    /// many have ended.
+    /// Runs one turn: calls that were started leave, and calls that have ended are shown to `seen`, in any order. Never blocks.
+    /// Returns how many have ended.
     ///
     /// `seen` runs in the middle of the turn, on bytes that lie where they landed: it must not use the client. If it panics,
     /// the connection is closed.
@@ -148,9 +149,12 @@ impl Pipeline {
         self.turn(Duration::ZERO, seen)
     }
 
-    /// Polls until `at_least` calls have ended, or all calls in flight, idling by the configured strategy between
-    /// turns. Returns how many have ended. Waiting for a few at once keeps calls together that leave together: with
-    /// a window of 32 for 8, for example.
+    /// Blocks the thread until `at_least` calls have ended, or all calls in flight, and shows each to `seen`. Idles by the
+    /// configured strategy between turns. Returns how many have ended. Waiting for a few at once keeps calls together that leave
+    /// together: with a window of 32 for 8, for example.
+    ///
+    /// `seen` runs in the middle of a turn, on bytes that lie where they landed: it must not use the client. If it panics, the
+    /// connection is closed.
     #[inline]
     pub fn wait(&mut self, at_least: usize, mut seen: impl FnMut(u64, Answered<'_>)) -> usize {
         let mut ended = 0;

@@ -100,7 +100,8 @@ pub struct Delivery {
     pub refused: u64,
 }
 
-/// What a server tells about itself.
+/// What a server tells about itself: the service `gimmal.Reflection`, which every server has unless it was built
+/// [without](crate::ServerBuilder::without_reflection). Any client that may connect may ask.
 #[crate::service(crate = crate, name = "gimmal.Reflection")]
 pub trait Reflection {
     /// Every method of every service.

@@ -22,7 +22,7 @@ use crate::{
 /// Why a call ended without its method's value and without its method's error.
 pub type Failure = CallError<Infallible>;
 
-/// What the body of a [`Response`] is.
+/// How a call ended, and so what the body of its [`Response`] is.
 #[derive(Debug)]
 pub enum ResponseStatus {
     /// The method's value.
@@ -36,7 +36,7 @@ pub enum ResponseStatus {
     Begun(Box<Begun>),
 }
 
-/// The bytes of a [`Response`].
+/// The bytes of a [`Response`], as the codec wrote them.
 #[derive(Debug)]
 pub enum Body {
     /// A buffer, which its [ticket](crate::channel::Ticket::recycle) takes back.
@@ -57,7 +57,7 @@ impl Body {
     }
 }
 
-/// How a call ended.
+/// How a call ended, for layers and for channels of one's own: a status, a body, and what the server sent beside them.
 #[derive(Debug)]
 pub struct Response {
     /// What the body is.

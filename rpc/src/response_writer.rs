@@ -22,14 +22,14 @@ pub struct ResponseWriter<'a> {
 }
 
 impl<'a> ResponseWriter<'a> {
-    /// An empty answer at `place`.
+    /// Makes an empty answer that is written to `place`.
     #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
         Self { place, len: 0, spill: None, is_error: false }
     }
 
-    /// The next `bytes` of the answer, to be filled: what is left as it was goes to the caller, and may be of an earlier answer. An
-    /// answer above [`Config::message_bytes_max`](crate::Config::message_bytes_max) ends its call with an error.
+    /// Returns the next `bytes` of the answer, to be filled: what is left as it was goes to the caller, and may be of an earlier
+    /// answer. An answer above [`Config::message_bytes_max`](crate::Config::message_bytes_max) ends its call with an error.
     #[inline]
     pub fn reserve(&mut self, bytes: usize) -> &mut [u8] {
         let (start, end) = (self.len, self.len + bytes);
@@ -60,7 +60,7 @@ impl<'a> ResponseWriter<'a> {
     /// Appends `value` as `C` writes it.
     ///
     /// # Errors
-    /// A status for the caller, when the value cannot be written.
+    /// A status for the caller, when the codec cannot write the value: return it from the method.
     pub fn encode<C: Encode<T>, T: ?Sized>(&mut self, value: &T) -> Result<(), Status> {
         if self.spill.is_none()
             && let Some(room) = self.place.get_mut(self.len..)
@@ -101,13 +101,13 @@ impl<'a> ResponseWriter<'a> {
         Ok(())
     }
 
-    /// Bytes written so far.
+    /// Returns how many bytes were written so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing was written.
+    /// Returns whether nothing was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -123,12 +123,12 @@ impl<'a> ResponseWriter<'a> {
     }
 }
 
-/// What a raw method may return: nothing, or a refusal.
+/// What a raw method may return: `()`, or a `Result` with a [`Status`] in place of the answer.
 pub trait RawOutcome {
-    /// The answer stands, or this status goes in its place.
+    /// Returns whether the answer that was written counts.
     ///
     /// # Errors
-    /// The status.
+    /// The status that goes in place of the answer.
     fn outcome(self) -> Result<(), Status>;
 }
 

@@ -7,7 +7,7 @@
 
 use std::{any::Any, fmt, future::Future, pin::Pin};
 
-/// A task for a runtime.
+/// A task that a [`Runtime`] spawns.
 pub type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An async runtime whose timers, sockets and tasks a server's handlers use; see

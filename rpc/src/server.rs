@@ -103,7 +103,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets the whole configuration, except what the other methods set.
+    /// Sets the whole configuration, except what the other methods set. A field outside its limits is an error of
+    /// [`listen`](ServerBuilder::listen).
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
@@ -131,17 +132,23 @@ impl ServerBuilder {
         self
     }
 
-    /// Asks `admit` about every client that wants to connect, with its hello and its name: it lets it in, or refuses it with
-    /// a reason and at most 132 bytes that the client reads. It runs on the accepting thread, so it must not block. A client for
-    /// which it panics is refused as overloaded.
+    /// Asks `admit` about each client that wants to connect, with its [`Hello`] and its name for people: its process over shared
+    /// memory, otherwise its address. It lets the client in, or refuses it with a reason and at most 132 bytes, which the client finds in
+    /// [`ConnectCause::Rejected`](gimmal_engine::transport::ConnectError::Rejected). The last `admit` that was set counts.
+    ///
+    /// It is asked after the allow-list, the certificates and the hello's key were checked, and after `accepted_max`. Over RDMA the
+    /// client ends the proof of its key only when it was accepted.
+    ///
+    /// It runs on the accepting thread, for one client at a time: while it blocks, nobody connects, so it should decide by what it
+    /// has in memory. A client for which it panics is refused as overloaded, and the panic is logged.
     #[must_use]
     pub fn admit(mut self, admit: impl FnMut(&Hello, &str) -> Result<(), Refusal> + Send + 'static) -> Self {
         self.admit = Some(Box::new(admit));
         self
     }
 
-    /// When another process listens at the address, `listen` blocks for up to `patience` until it stops; nothing tells that
-    /// process to stop but you. Over TCP it hands its socket over, so no client is refused meanwhile.
+    /// Sets how long `listen` blocks while another process listens at the address, until that stops; zero, the default, does not
+    /// wait. Nothing tells that process to stop but you. Over TCP it hands its socket over, so no client is refused meanwhile.
     #[must_use]
     pub const fn take_over(mut self, patience: Duration) -> Self {
         self.take_over = Some(patience);
@@ -156,7 +163,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Leaves [`reflect`](crate::reflect) out: clients are told nothing but what the services tell.
+    /// Leaves the service [`gimmal.Reflection`](crate::reflect) out: clients are told nothing but what the services tell. `gimmal
+    /// call`, `describe`, `top` and `health` then fail.
     #[must_use]
     pub const fn without_reflection(mut self) -> Self {
         self.is_opaque = true;
@@ -217,7 +225,8 @@ impl ServerBuilder {
     /// Blocks while a name is looked up, and for [`take_over`](ServerBuilder::take_over) where another process has the address.
     ///
     /// # Errors
-    /// See [`ServeError`].
+    /// A variant of [`ServeError`] for each cause: no service, two methods with one id, a malformed URL, a setting outside its
+    /// limits, an address that is in use, a local service, no thread.
     pub fn listen(self, url: &str) -> Result<Server, ServeError> {
         let prepared = self.prepare(url, true)?;
         let Prepared { provider, registry, plan, limits, listeners, left_out, admit, shared, counters } =
@@ -235,10 +244,13 @@ impl ServerBuilder {
         Ok(Server { acceptors, left_out, workers, shared, ended, _watch: watch })
     }
 
-    /// Listens with the calling thread as the worker: handlers run in [`LocalServer::idle`].
+    /// Listens with the calling thread as the worker: handlers run in [`LocalServer::turn`], [`idle`](LocalServer::idle),
+    /// [`run_until`](LocalServer::run_until) and [`serve_until`](LocalServer::serve_until). It takes the URLs that
+    /// [`listen`](ServerBuilder::listen) takes, and blocks for the same. `config.engine.workers` is ignored.
     ///
     /// # Errors
-    /// See [`ServeError`].
+    /// A variant of [`ServeError`] for each cause: no service, two methods with one id, a malformed URL, a setting outside its
+    /// limits, an address that is in use, a local service of another thread.
     pub fn listen_local(self, url: &str) -> Result<LocalServer, ServeError> {
         let prepared = self.prepare(url, false)?;
         let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters: shown, .. } =
@@ -279,7 +291,8 @@ fn listen_within(
     }
 }
 
-/// Services on worker threads. Dropping it closes every connection, within a bound.
+/// Services on worker threads. Dropping it closes every connection without waiting for handlers, and blocks until the threads have
+/// ended, within a bound. [`shutdown`](Server::shutdown) and [`serve_until`](Server::serve_until) end it in order.
 ///
 /// ```
 /// # use gimmal_rpc as gimmal;
@@ -312,37 +325,39 @@ pub struct Server {
 }
 
 impl Server {
-    /// What a server is made of.
+    /// Returns a builder with the default configuration and no service.
     #[must_use]
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
-    /// Where it listens, with the port that was chosen.
+    /// Returns where it listens, with the port that was chosen; of several addresses the first.
     #[must_use]
     pub fn address(&self) -> &Address {
         self.acceptors.address()
     }
 
-    /// Every address it listens at: several for `gimmal://host:port`.
+    /// Returns every address it listens at: several for `gimmal://host:port`.
     #[must_use]
     pub fn addresses(&self) -> Vec<Address> {
         self.acceptors.addresses()
     }
 
-    /// The ways by which `gimmal://host:port` is not served, each with the reason: `rdma: no RDMA device: …`.
+    /// Returns the ways by which `gimmal://host:port` is not served, each with the reason: `rdma: no RDMA device: …`. Empty for
+    /// other URLs.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// What was counted over all workers.
+    /// Returns what was counted so far, over all workers.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.workers.stats()
     }
 
-    /// What each worker has and did: its connections, turns and sleeps, its longest turn. `tuning.md` says what follows from them.
+    /// Returns what each worker has and did: its connections, turns and sleeps, its longest turn. `tuning.md` says what follows
+    /// from them.
     #[must_use]
     pub fn duty(&self) -> Vec<DutySnapshot> {
         self.workers.duty()
@@ -355,19 +370,20 @@ impl Server {
         move || Stats::sum(&counters)
     }
 
-    /// What the last worker that panicked said. [`Stats::worker_panics`] counts them.
+    /// Returns the text of the last panic of a worker, if there was one. [`Stats::worker_panics`] counts them. Panics of handlers
+    /// are not among these.
     #[must_use]
     pub fn last_worker_panic(&self) -> Option<String> {
         self.workers.last_panic()
     }
 
-    /// What became of the user memory that handlers lent, over all workers.
+    /// Returns what became of the user memory ([`Cx::lend`](crate::Cx::lend)) that handlers lent, over all workers.
     #[must_use]
     pub fn user_memory(&self) -> UserMemory {
         self.workers.user_memory()
     }
 
-    /// Connections accepted so far.
+    /// Returns how many connections were accepted so far.
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.acceptors.accepted()
@@ -401,14 +417,14 @@ impl Server {
         self.acceptors.rejected_as(reason)
     }
 
-    /// Returns why a request to connect was refused last.
+    /// Returns why a request to connect was refused last, if one was.
     #[must_use]
     pub fn last_rejected(&self) -> Option<RejectReason> {
         self.acceptors.last_rejected()
     }
 
-    /// What `gimmal.Reflection` says of a service's health from now on; the empty name means the whole server. Calls are
-    /// not affected.
+    /// Sets what `gimmal.Reflection` says of a service's health from now on; the empty name means the whole server. Calls are not
+    /// affected.
     pub fn set_health(&self, service: &str, is_well: bool) {
         self.shared.set_health(service, is_well);
     }
@@ -420,7 +436,7 @@ impl Server {
         move || ended.set()
     }
 
-    /// Why this server does not listen any more at one of its addresses, though nobody stopped it; `None` while it does. It
+    /// Returns why this server does not listen any more at one of its addresses, though nobody stopped it; `None` while it does. It
     /// serves the connections that it has, and its health is [`NotServing`](crate::reflect::Health::NotServing).
     #[must_use]
     pub fn not_listening(&self) -> Option<String> {
@@ -473,8 +489,8 @@ impl Server {
 
     /// Stops accepting, frees its address, tells every client to go elsewhere and refuses new calls (not run, so safe to
     /// make elsewhere). Waits for the handlers that run, one-way ones included, for their answers to leave, and for clients
-    /// to read the bulk of these; then says goodbye to every client. All within `timeout` and about a second. Returns whether
-    /// everything had ended: `false` means that a handler was cut off, or an answer.
+    /// to read the bulk of these; then says goodbye to every client. Blocks the thread for all of it, for `timeout` and about a
+    /// second at most. Returns whether everything had ended: `false` means that a handler was cut off, or an answer.
     ///
     /// A handler of this server cannot wait for itself: called by one, this returns `false` at once, and all else is done by
     /// a thread of its own.

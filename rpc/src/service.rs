@@ -14,7 +14,7 @@ use crate::{
     status::Status,
 };
 
-/// A service as the server sees it, which `#[service]` implements.
+/// A service as the server sees it, which `#[service]` implements. Its methods are called on the server's workers.
 ///
 /// ```
 #[doc = include_str!("doc/hello.txt")]
@@ -29,10 +29,10 @@ use crate::{
 /// # }
 /// ```
 pub trait Service: Send + Sync + 'static {
-    /// Its methods; fixed. Their places are the `method` of the calls below.
+    /// Returns its methods, always the same. Their places are the `method` of the other functions.
     fn methods(&self) -> &'static [Method];
 
-    /// Whether it is called on one thread only, where it was made, and if so, whether that is the calling thread. Other services
+    /// Returns whether the calling thread is the one that made it, for a service that is called on that thread only. Other services
     /// return `None`.
     ///
     /// A service around another one hands this on to it.

@@ -32,7 +32,7 @@ macro_rules! counters {
         pub struct Stats { $($(#[doc = $doc])* pub $name: u64,)* }
 
         impl Stats {
-            /// Every number with its name.
+            /// Returns every number with its name.
             #[must_use]
             pub fn fields(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]

@@ -5,11 +5,11 @@ use std::{borrow::Cow, fmt};
 /// Whether the handler of a failed call ran. It decides what may be repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Fate {
-    /// It did not: never sent, or refused before dispatch. Safe to repeat.
+    /// It did not run: never sent, or refused before the handler began. Safe to repeat.
     NotRun,
-    /// Nobody here knows: sent, and then the connection or the deadline ended.
+    /// It is not known: sent, and then the connection or the deadline ended. Repeat only idempotent methods.
     MaybeRan,
-    /// It did.
+    /// It ran, and failed or ended without an answer that could be used. Do not repeat it.
     Ran,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Fate {
     }
 }
 
-/// Status codes, one to one with gRPC's.
+/// Status codes, one to one with gRPC's, whose names and meanings they have (<https://grpc.io/docs/guides/status-codes/>).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "gRPC's names and meanings")]
@@ -86,13 +86,13 @@ const CODES: [(Code, &str); 17] = [
 ];
 
 impl Code {
-    /// gRPC's number.
+    /// Returns gRPC's number of the code, 0 to 16.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// The code with gRPC's `number`; [`Code::Unknown`] for one that is not known.
+    /// Returns the code with gRPC's `number`; [`Code::Unknown`] for one that is not known.
     #[must_use]
     pub fn from_number(number: u8) -> Self {
         CODES.get(usize::from(number)).map_or(Self::Unknown, |(code, _)| *code)
@@ -108,7 +108,8 @@ impl fmt::Display for Code {
 /// Most bytes of a status's details; more do not travel.
 pub const DETAILS_BYTES_MAX: usize = 2048;
 
-/// A code, a message for people, details for programs, and the call's fate.
+/// How a call failed other than by its method's own error: a code, a message for people, details for programs, and the call's fate.
+/// Raw methods, layers and gimmal itself answer with one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     code: Code,
@@ -118,52 +119,52 @@ pub struct Status {
 }
 
 impl Status {
-    /// A status that a handler gives: it ran.
+    /// Makes a status that a handler gives: its fate is [`Fate::Ran`].
     #[must_use]
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, message: message.into(), details: Vec::new(), fate: Fate::Ran }
     }
 
-    /// A status of a call that was refused before its handler was called.
+    /// Makes a status of a call that is refused before its handler is called: its fate is [`Fate::NotRun`].
     #[must_use]
     pub fn refused(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, message: message.into(), details: Vec::new(), fate: Fate::NotRun }
     }
 
-    /// Replaces the fate.
+    /// Sets the fate, in place of the one it has.
     #[must_use]
     pub fn with_fate(mut self, fate: Fate) -> Self {
         self.fate = fate;
         self
     }
 
-    /// Adds details: bytes whose form both sides know. They do not travel if they are longer than
-    /// [`DETAILS_BYTES_MAX`] or than a message allows.
+    /// Sets the details: bytes whose form both sides know. They do not travel, though the status does, if they are above 2048 bytes
+    /// or than a message allows.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Vec<u8>>) -> Self {
         self.details = details.into();
         self
     }
 
-    /// For programs; empty as a rule.
+    /// Returns the details, for programs; empty if there are none.
     #[must_use]
     pub fn details(&self) -> &[u8] {
         &self.details
     }
 
-    /// What kind of failure.
+    /// Returns the code.
     #[must_use]
     pub const fn code(&self) -> Code {
         self.code
     }
 
-    /// For people.
+    /// Returns the message, for people.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Whether the handler ran.
+    /// Returns whether the handler ran.
     #[must_use]
     pub const fn fate(&self) -> Fate {
         self.fate

@@ -95,20 +95,20 @@ impl<C: Channel> Drive for C {
     }
 }
 
-/// Why a sink did not take an item.
+/// Why a [`Sink`] did not take an item. The item was not sent.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The call is over.
+    /// The call is over, or was dropped: its result says why. Nothing more can be sent.
     #[error("the call is over; its result says why")]
     Over,
     /// The reader called [`Stream::stop`] with this code. What it had not read may be lost.
     #[error("the reader stopped the stream with code {0}; send nothing more")]
     Stopped(u32),
-    /// The item cannot be written.
+    /// The codec cannot write the item, or it is above 1 GiB. The next item may be sent.
     #[error("the item: {0}")]
     Encode(EncodeError),
-    /// There is no room for an item that was given without asking.
+    /// There is no room for an item that was given to the sink of the futures crates without asking whether it is ready.
     #[error("there is no room for the item; wait until the sink is ready")]
     NoRoom,
     /// There is no room, and the thread is a worker, which must not wait for it: another call of it may have to make the room.
@@ -116,7 +116,8 @@ pub enum StreamError {
     OwnWorker,
 }
 
-/// Why a stream did not give an item.
+/// Why a [`Stream`] did not give an item. All but [`Decode`](ReadError::Decode) and [`OwnWorker`](ReadError::OwnWorker) are final:
+/// every later read returns them again.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -327,7 +328,12 @@ impl<T, V: Drive> Stream<T, V> {
         self.has_rested
     }
 
-    /// Polls for what [`Stream::next`] returns. On an inline channel each poll is a turn.
+    /// Polls for the next item; `None` when the stream has ended in good order and everything was read. When nothing is here, the
+    /// task is woken once something is. Only the task of the last poll is woken. On a local client without a driver each poll is a
+    /// turn.
+    ///
+    /// # Errors
+    /// Those of [`Stream::next`].
     pub fn poll_next(&mut self, context: &Context<'_>) -> Poll<Option<Result<T, ReadError>>> {
         if self.rests() {
             context.waker().wake_by_ref();
@@ -344,10 +350,12 @@ impl<T, V: Drive> Stream<T, V> {
         self.take()
     }
 
-    /// As [`Stream::poll_next`], and gives the item's bytes instead of a value. `take` may keep those of a large item without a copy.
+    /// Polls for the next item, and gives its bytes to `take` instead of decoding them. `take` may keep those of a large item
+    /// without a copy. When nothing is here, the task is woken once something is. `None` when the stream has ended in good order
+    /// and everything was read.
     ///
     /// # Errors
-    /// As [`Stream::next`], but for [`ReadError::Decode`].
+    /// Those of [`Stream::next`], except [`ReadError::Decode`].
     pub fn poll_item<R>(
         &mut self,
         context: &Context<'_>,
@@ -367,7 +375,10 @@ impl<T, V: Drive> Stream<T, V> {
         self.take_item().map(|taken| taken.map(|item| item.map(take)))
     }
 
-    /// Returns what [`Stream::next`] would, if it is here, without waiting.
+    /// Returns the next item, or the end of the stream, if it is here; otherwise `Pending`. Does not wait, and wakes nobody.
+    ///
+    /// # Errors
+    /// Those of [`Stream::next`].
     pub fn try_next(&mut self) -> Poll<Option<Result<T, ReadError>>> {
         self.take()
     }
@@ -377,16 +388,18 @@ impl<T, V: Drive> Stream<T, V> {
     /// Cancel safe: no item is lost when the future is dropped before it is ready.
     ///
     /// # Errors
-    /// See [`ReadError`]. After [`ReadError::Decode`] the next item may be read; the others are final, and are returned again by
-    /// every later call.
+    /// [`ReadError::Aborted`] when the sender gave the stream up, [`ReadError::Over`] when the call failed or the connection was
+    /// lost, [`ReadError::TooLarge`] for an item above `message_bytes_max`: these are final, and every later call returns them
+    /// again. After [`ReadError::Decode`], for bytes that are no item, the next one may be read.
     pub async fn next(&mut self) -> Option<Result<T, ReadError>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Blocks the thread for what [`Stream::next`] returns.
+    /// Blocks the thread until the next item is here and returns it; `None` when the stream has ended in good order and everything
+    /// was read. There is no time-out but the call's.
     ///
     /// # Errors
-    /// As [`Stream::next`].
+    /// Those of [`Stream::next`]; [`ReadError::OwnWorker`] where it would block a worker's thread.
     pub fn blocking_next(&mut self) -> Option<Result<T, ReadError>> {
         loop {
             if let Poll::Ready(item) = self.take() {
@@ -403,8 +416,8 @@ impl<T, V: Drive> Stream<T, V> {
 }
 
 impl<T, V> Stream<T, V> {
-    /// Says that no more items are wanted, and why. The sender's next item ends with [`StreamError::Stopped`] and this code. Those that
-    /// are on their way are discarded. Does not wait. Does nothing when the stream has ended.
+    /// Says that no more items are wanted, and why. The sender's next item ends with [`StreamError::Stopped`] and this code, which
+    /// both sides agree on. Items that are on their way are discarded. Does not wait. Does nothing when the stream has ended.
     pub fn stop(self, code: u32) {
         self.exit.lane.stop(code);
     }

@@ -30,7 +30,7 @@ use crate::{
     wake::{self, rouse},
 };
 
-/// What happens when a subscriber has not read what is kept for it.
+/// What a [`Topic`] does with an item for a subscriber that has not read what is kept for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Behind {
     /// The publisher waits: the slowest subscriber sets the pace, nothing is lost.
@@ -42,7 +42,7 @@ pub enum Behind {
     Cut,
 }
 
-/// Where items are published and subscribers are fed. Clones are the same topic.
+/// Where items are published and subscribers are fed, in one process. Clones are the same topic.
 ///
 /// ```
 /// use gimmal_rpc::topic::{Behind, Topic};
@@ -105,7 +105,7 @@ fn wake<T>(seats: &[Arc<Seat<T>>]) {
     seats.iter().for_each(|seat| rouse(&seat.waker));
 }
 
-/// What a subscriber got.
+/// What a subscriber got, as [`Topic::feed`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Fed {
@@ -117,7 +117,7 @@ pub struct Fed {
     pub is_cut: bool,
 }
 
-/// Where an item went.
+/// Where an item went, as [`Topic::publish`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Published {
@@ -140,7 +140,7 @@ impl<T> Topic<T> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// How many are subscribed.
+    /// Returns how many sinks are subscribed at present.
     #[must_use]
     pub fn subscribers(&self) -> usize {
         self.shared.hall().seats.len()
@@ -191,16 +191,18 @@ impl<T> Topic<T> {
     /// Cancel safe: when the future is dropped before it is ready, no subscriber gets the item.
     ///
     /// # Errors
-    /// [`EncodeError`] when it cannot be written; then nobody gets it.
+    /// [`EncodeError::Value`] when the codec of a subscriber cannot write it; then nobody gets it.
     pub async fn publish(&self, item: &T) -> Result<Published, EncodeError> {
         let mut going = Going { topic: &self.shared, item, written: Vec::new(), number: None };
         std::future::poll_fn(|context| going.poll(context.waker())).await
     }
 
-    /// Publishes `item` as [`Topic::publish`] does, and blocks the thread while it waits.
+    /// Publishes `item` to all subscribers in one step. With [`Behind::Wait`] it blocks the thread until each of them has room;
+    /// otherwise it does not block.
     ///
     /// # Errors
-    /// As [`Topic::publish`]; [`EncodeError::OwnWorker`] on a worker's thread, instead of blocking it.
+    /// [`EncodeError::Value`] when the codec of a subscriber cannot write it, [`EncodeError::OwnWorker`] where it would block a
+    /// worker's thread. Nobody gets the item then.
     pub fn blocking_publish(&self, item: &T) -> Result<Published, EncodeError> {
         let mut publish = pin!(self.publish(item));
         if here::is_worker() {

@@ -17,7 +17,7 @@ pub struct PortConfig {
     pub ring_bytes: u32,
     /// One receive buffer on the send/recv path, bytes; a multiple of 16, 64 bytes to 16 MiB. Default 16 KiB.
     pub slot_bytes: u32,
-    /// Receives posted for each connection and guaranteed to it, 4 or more. Default 64.
+    /// Receives posted for each connection and guaranteed to it, 4 or more; the device has a limit. Default 64.
     pub arrivals: u16,
     /// Send queue entries of one connection for frames; the device has a limit. Default 128.
     pub sends: u16,
@@ -140,10 +140,10 @@ impl PortConfig {
         first_of(flaws).or_else(|| self.shared.flaw())
     }
 
-    /// Refuses to open a port with it when it has a [flaw](PortConfig::flaw).
+    /// Checks every field against its limits.
     ///
     /// # Errors
-    /// [`PortError::Field`].
+    /// [`PortError::Field`] with the first field that is outside its limits, and the rule.
     pub fn check(&self) -> Result<(), PortError> {
         self.flaw().map_or(Ok(()), |(field, value, rule)| Err(PortError::Field { field, value, rule }))
     }
@@ -174,19 +174,20 @@ impl Default for Receives {
 /// Sizes where connections share receives. A chain of at most `slot_bytes` uses one slot, of any connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedReceives {
-    /// One receive, bytes; a multiple of 16. Also the largest frame.
+    /// One receive, and the largest frame, bytes; a multiple of 16, 256 bytes to 1 MiB. Default 2 KiB.
     pub slot_bytes: u32,
-    /// Receives for data that each connection can always use, beside the 2 that are kept for control.
+    /// Receives for data that each connection can always use, beside the 2 that are kept for control: 2 to 4096. Default 2.
     pub guaranteed: u16,
-    /// Receives for data that a connection may have when it uses up what it has, from what is there in common.
+    /// Receives for data that a connection may have when it uses up what it has, from what is there in common: `guaranteed` to
+    /// 8192. Default 32.
     pub most: u16,
-    /// Slots in common that are there from the start, and that are added each time when they run low.
+    /// Slots in common that are there from the start, and that are added each time when they run low: 16 to 16,384. Default 128.
     pub common: u32,
-    /// Slots in common, at most.
+    /// Slots in common, at most: `common` to 16,384. Default 1024.
     pub common_max: u32,
-    /// Send queue entries of such a connection for frames.
+    /// Send queue entries of such a connection for frames, 4 to 8192; the device has a limit. Default 16.
     pub sends: u16,
-    /// READs of such a connection, each way, at most.
+    /// READs of such a connection, each way, at most. Default 2.
     pub depth: u8,
 }
 
@@ -247,7 +248,7 @@ impl SharedReceives {
     }
 }
 
-/// How to connect.
+/// How a client connects: time-outs, keys, certificates, trust, and what is chosen of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
     /// From the call to the link being usable, 1 ms or more; the CM's own limit is about 64 s. Default 5 s.
@@ -269,11 +270,11 @@ pub struct ConnectOptions {
     pub tls: Tls,
     /// How far the server is trusted with the bytes that it sends. Default [`Trust::Peer`].
     pub trust: Trust,
-    /// Connect from this address of ours, which chooses the device; `None`: as the route says. verbs only.
+    /// Connect from this address of ours, which chooses the device; `None`, the default: as the route says. verbs only.
     pub source: Option<IpAddr>,
     /// Whether this connection shares its receives with others of its port. verbs only.
     pub receives: Receives,
-    /// Connect through this device, from the first of its addresses that fits; `None`: as the route says. verbs only.
+    /// Connect through this device, from the first of its addresses that fits; `None`, the default: as the route says. verbs only.
     pub device: Option<DeviceChoice>,
 }
 
@@ -328,7 +329,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// How to listen.
+/// How a server listens: time-outs, keys, certificates, the allow-list, trust, and what is chosen of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListenOptions {
     /// Connect requests that may wait to be fetched; over shared memory and TCP the kernel's `somaxconn` is a limit, too. Default 128.
@@ -338,9 +339,9 @@ pub struct ListenOptions {
     /// How long to wait for a process that listens at the address to stop. Zero, the default, does not wait. Over TCP
     /// the process hands its socket over, so no client is refused meanwhile.
     pub take_over: Duration,
-    /// See [`ConnectOptions::ack_timeout`].
+    /// ACK timeout exponent (4.096 us x 2^n), 0 to 31, set before accept; `None` leaves the CM's. verbs only. Default 14: 67 ms.
     pub ack_timeout: Option<u8>,
-    /// See [`ConnectOptions::rnr_timer`].
+    /// RNR timer code, set when the connection is established (12 = 0.64 ms); the CM's own is 655 ms. verbs only. Default 12.
     pub rnr_timer: u8,
     /// Shared keys, at most [`KEYS_MAX`](crate::key::KEYS_MAX): a client must prove one of them, and has it proved.
     /// Empty: none is asked for. Two while a key is being changed.
@@ -353,7 +354,8 @@ pub struct ListenOptions {
     pub trust: Trust,
     /// Whether accepted connections share their receives with others of their port. verbs only.
     pub receives: Receives,
-    /// Listen on this device only: on all its addresses, when the address is a wildcard. verbs only.
+    /// Listen on this device only: on all its addresses, when the address is a wildcard. `None`, the default: on every device of
+    /// the address. verbs only.
     pub device: Option<DeviceChoice>,
 }
 

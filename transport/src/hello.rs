@@ -72,7 +72,8 @@ impl Feature {
     }
 }
 
-/// What each side says first.
+/// What each side of a connection says first, and the other checks: what it can do, its sizes, and the connection's number. Nothing
+/// in it is proved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// What this side can do.

@@ -21,7 +21,7 @@ pub const KEYS_MAX: usize = 8;
 
 const CONTEXT: &str = "gimmal 2026 shared key of the connection handshake";
 
-/// A key could not be had.
+/// Why a shared key could not be had.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -59,7 +59,8 @@ impl Drop for Secret {
     }
 }
 
-/// A key that both sides of a connection have. Clones share it; equality takes the same time for all keys.
+/// A key that both sides of a connection have, and prove to each other before it is made. It encrypts nothing. Clones share it;
+/// equality takes the same time for all keys, and `Debug` does not show it. It is wiped when the last clone is dropped.
 ///
 /// ```
 /// use gimmal_transport::Key;
@@ -73,10 +74,10 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of [`KEY_BYTES_MIN`] to [`KEY_BYTES_MAX`] random bytes.
+    /// Makes a key of 16 to 4096 bytes. They must be random: an eavesdropper can try words for as long as it likes.
     ///
     /// # Errors
-    /// [`KeyError::Length`].
+    /// [`KeyError::Length`] for fewer or more bytes.
     pub fn new(bytes: &[u8]) -> Result<Self, KeyError> {
         if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&bytes.len()) {
             return Err(KeyError::Length { bytes: bytes.len() });
@@ -84,11 +85,12 @@ impl Key {
         Ok(Self { secret: Arc::new(Secret(blake3::derive_key(CONTEXT, bytes))) })
     }
 
-    /// The bytes of a file of this user (or root's), mode 0600 or less; white space at its end is no part of it. A file of root's in
-    /// `$CREDENTIALS_DIRECTORY` itself may have mode 0440: systemd lets the user of a service read it so.
+    /// Reads a key from a file of this user (or root's), mode 0600 or less; white space at its end is no part of it. A file of
+    /// root's in `$CREDENTIALS_DIRECTORY` itself may have mode 0440: systemd lets the user of a service read it so.
     ///
     /// # Errors
-    /// See [`KeyError`].
+    /// [`KeyError::Open`] for a file of somebody else's or with another mode, [`KeyError::Read`] if it cannot be read,
+    /// [`KeyError::Length`] unless it has 16 to 4096 bytes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
         let unread = |error: std::io::Error| KeyError::Read { path: path.into(), why: error.to_string() };

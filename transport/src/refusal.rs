@@ -19,19 +19,19 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// With bytes that the client's program reads; `None` above [`REFUSAL_DATA_BYTES`].
+    /// Makes a refusal with bytes that the client's program reads; `None` above 132 bytes. Without bytes: `Refusal::from(reason)`.
     #[must_use]
     pub fn with_data(reason: RejectReason, data: &[u8]) -> Option<Self> {
         (data.len() <= REFUSAL_DATA_BYTES).then(|| Self { reason, data: data.to_vec() })
     }
 
-    /// Why.
+    /// Returns the reason.
     #[must_use]
     pub fn reason(&self) -> RejectReason {
         self.reason
     }
 
-    /// The application's bytes.
+    /// Returns the application's bytes; empty if there are none.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.data

@@ -72,7 +72,7 @@ impl Instant {
     /// A moment that never comes: later than every other one.
     pub const NEVER: Self = Self(Moment::Never);
 
-    /// The present moment.
+    /// Returns the present moment.
     #[inline]
     #[must_use]
     pub fn now() -> Self {

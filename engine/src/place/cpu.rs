@@ -1,6 +1,6 @@
 //! A logical processor.
 
-/// A memory node, as the kernel numbers it.
+/// A memory node (NUMA), as the kernel numbers it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NumaNode(pub u32);
 

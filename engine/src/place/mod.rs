@@ -22,7 +22,7 @@ use crate::error::PlaceError;
 /// Threads that a call keeps busy which is handed to a worker: its caller's, its worker's, its server's.
 const THREADS_OF_CALL: usize = 3;
 
-/// The processors of this process.
+/// The processors that this process may run on, to choose cores for workers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cpus {
     /// In the kernel's order.
@@ -30,10 +30,10 @@ pub struct Cpus {
 }
 
 impl Cpus {
-    /// Reads the machine.
+    /// Reads the machine: sched_getaffinity(2) and sysfs, or hwloc with the feature `hwloc`. Blocks for some file reads.
     ///
     /// # Errors
-    /// [`PlaceError::Unreadable`].
+    /// [`PlaceError::Unreadable`] when the system does not show its processors.
     pub fn read() -> Result<Self, PlaceError> {
         let allowed = rustix::thread::sched_getaffinity(None)
             .map_err(|errno| PlaceError::Unreadable { what: "sched_getaffinity", why: errno.to_string() })?;
@@ -44,13 +44,14 @@ impl Cpus {
         Ok(Self { cpus })
     }
 
-    /// All of them.
+    /// Returns all processors, in the kernel's order.
     #[must_use]
     pub fn all(&self) -> &[Cpu] {
         &self.cpus
     }
 
-    /// Cores for `workers` workers: those of node `near` first, whole cores before second hyper-threads.
+    /// Returns cores for `workers` workers, by their numbers: whole cores before second hyper-threads, and among them those of node
+    /// `near` first.
     ///
     /// # Errors
     /// [`PlaceError::TooFew`] when there are more workers than processors: two on one would wait for each other.

@@ -24,7 +24,8 @@ pub struct Duty {
     counted: Arc<()>,
 }
 
-/// A reading of [`Duty`].
+/// What one worker did since it started, counted by itself. Each number is exact, together they may be a turn apart. `tuning.md`
+/// says what follows from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DutySnapshot {
     /// Turns taken.

@@ -6,7 +6,7 @@ use gimmal_transport::Time;
 
 use crate::pace::{BARE, DEVICE_LOOK, DEVICE_SPINS, FULL_TURN, OLD, SPINS, TURN};
 
-/// How a worker waits. A queue's owner that spins answers soonest and costs a core.
+/// What a worker does when a turn found nothing. One that spins answers soonest and costs a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Idle {
     /// Never sleeps, never yields: for a core of its own.

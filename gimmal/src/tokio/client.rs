@@ -110,7 +110,7 @@ impl LocalClient {
     /// handshake time-outs.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// A variant of [`ConnectError`] for each cause: a malformed URL, no server, a refusal, no thread to dial by.
     ///
     /// # Panics
     /// In a runtime whose tasks must be `Send`, and in one without `enable_io`.
@@ -118,13 +118,17 @@ impl LocalClient {
         Self::connect_with(Client::builder(), url).await
     }
 
-    /// Connects with a configuration; otherwise like [`LocalClient::connect`].
+    /// Connects with the configuration of `builder`, without blocking the thread: names are looked up and the server is dialled on
+    /// another thread.
+    ///
+    /// Cancel safe: dropping the future closes what there is of a connection.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// A variant of [`ConnectError`] for each cause: a malformed URL, a setting outside its limits, no server, a refusal, no
+    /// thread.
     ///
     /// # Panics
-    /// See [`LocalClient::connect`].
+    /// In a runtime whose tasks must be `Send`, and in one without `enable_io`.
     pub async fn connect_with(builder: ClientBuilder, url: &str) -> Result<Self, ConnectError> {
         let current = open(&builder, url)?;
         current.dial(None).await?;
@@ -135,10 +139,10 @@ impl LocalClient {
     /// start while there is no connection wait for one, within their deadlines; those with loans or streams fail, not run.
     ///
     /// # Errors
-    /// See [`ConnectError`]; not that there is no server.
+    /// A malformed URL, a setting outside its limits, no device or memory for the port. A missing server is no error.
     ///
     /// # Panics
-    /// See [`LocalClient::connect`].
+    /// In a runtime whose tasks must be `Send`, and in one without `enable_io`.
     pub fn connect_lazy(builder: ClientBuilder, url: &str) -> Result<Self, ConnectError> {
         let current = open(&builder, url)?;
         Ok(Self::of(current, builder, url, false))
@@ -147,13 +151,13 @@ impl LocalClient {
     /// Connects to what `resolver` knows, with one client for each server; one that can be reached is enough, the others are tried
     /// again by a task. Each call goes to one of the servers that are there. `resolver` is asked on another thread.
     ///
-    /// Cancel safe, as [`LocalClient::connect`] is.
+    /// Cancel safe: dropping the future closes what was connected.
     ///
     /// # Errors
     /// The last server's, if none can be reached; [`ConnectError::NoServer`] if the resolver knows none.
     ///
     /// # Panics
-    /// See [`LocalClient::connect`].
+    /// In a runtime whose tasks must be `Send`, and in one without `enable_io`.
     pub async fn balanced(
         builder: BalancedBuilder,
         resolver: impl Resolver,
@@ -177,7 +181,7 @@ impl LocalClient {
         Self { shared }
     }
 
-    /// Whether there is a connection that takes calls, as far as this side knows.
+    /// Returns whether there is a connection that takes calls, as far as this side knows.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.shared.is_up.get()
@@ -189,7 +193,7 @@ impl LocalClient {
         self.shared.current.borrow().message_bytes_max()
     }
 
-    /// How often the connection ended, or was left, and another one was made.
+    /// Returns how often the connection ended, or was left, and another one was made.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.shared.reconnects.get()
@@ -282,7 +286,7 @@ impl Shared {
     }
 }
 
-/// A call on a [`LocalClient`].
+/// The ticket of a call on a [`LocalClient`], of which a [`Call`](crate::Call) is made. Dropping it cancels the call.
 pub struct LocalCall(Stage);
 
 enum Stage {
@@ -425,7 +429,8 @@ impl<R: Resolver> Source for Servers<R> {
     }
 }
 
-/// See [`LocalClient::run_until`].
+/// The future of [`LocalClient::run_until`]: it runs a future of the user's to its end, and moves the client's calls between its
+/// polls.
 #[must_use = "nothing happens until this is polled"]
 pub struct RunUntil<F> {
     client: LocalClient,

@@ -17,7 +17,8 @@ use ::tokio::{
 };
 use gimmal_rpc::{Runtime, runtime::BoxFuture};
 
-/// A tokio runtime for the handlers of a server. See [`ServerBuilder::runtime`](crate::ServerBuilder::runtime).
+/// A tokio runtime for the handlers of a server: give it to [`ServerBuilder::runtime`](crate::ServerBuilder::runtime). Handlers may
+/// then use its timers, sockets and tasks, while a worker of gimmal still polls them.
 ///
 /// A clone is the same runtime. A `Tokio` does not keep it alive.
 ///

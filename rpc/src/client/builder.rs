@@ -17,8 +17,8 @@ use crate::{
     workers::WorkerSet,
 };
 
-/// Configures a client. A setting made by its own method wins over [`config`](ClientBuilder::config), whichever is
-/// called first.
+/// Configures a client; made by [`Client::builder`]. A setting made by its own method wins over [`config`](ClientBuilder::config),
+/// whichever is called first. What is outside its limits is an error of the method that connects.
 ///
 /// ```
 /// # use gimmal_rpc as gimmal;
@@ -53,7 +53,7 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// A client with a configuration of its own.
+    /// Returns a builder with the default configuration.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
@@ -68,28 +68,28 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the deadline of calls that are given none; zero: no limit.
+    /// Sets the deadline of calls that are given none: 1 us or more, zero for no limit. Default 10 s. It is not for calls with streams.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Sets how many calls may be in flight at once; more wait in the client.
+    /// Sets how many calls may be in flight at once on the connection, 1 to 16,384; more wait in the client. Default 64.
     #[must_use]
     pub const fn window(mut self, window: usize) -> Self {
         self.window = Some(window);
         self
     }
 
-    /// Sets what the worker does when there is nothing to do.
+    /// Sets what the worker does when there is nothing to do. Default [`Idle::Adaptive`].
     #[must_use]
     pub const fn idle(mut self, idle: Idle) -> Self {
         self.idle = Some(idle);
         self
     }
 
-    /// Sets how the client reconnects when its connection ended; `None`: it does not.
+    /// Sets how the client reconnects when its connection ended; `None`: it does not. By default it does, see [`Reconnect`].
     #[must_use]
     pub const fn reconnect(mut self, reconnect: Option<Reconnect>) -> Self {
         self.reconnect = Some(reconnect);
@@ -110,14 +110,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets within how many ms a peer that went silent is reported; 0: never.
+    /// Sets within how many ms a peer that went silent is reported, and the connection given up: 10 to 3,600,000, 0 for never.
+    /// Default 5000.
     #[must_use]
     pub const fn heartbeat_ms(mut self, bound_ms: u32) -> Self {
         self.heartbeat_ms = Some(bound_ms);
         self
     }
 
-    /// Sets which core the worker runs on.
+    /// Sets which core the worker runs on. Default [`Placement::Free`]: not pinned.
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = Some(placement);
@@ -171,45 +172,56 @@ impl ClientBuilder {
         Ok((route, workers, config))
     }
 
-    /// Connects; blocks, at most for the connect and handshake time-outs of each way to the server.
+    /// Connects to `shm://name`, `tcp://host:port`, `tcp+tls://host:port`, `rdma://host:port` or `mem://name`, or by the best way
+    /// there is to `gimmal://host:port`. Blocks the thread, at most for the connect and handshake time-outs of each way.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// A variant of [`ConnectError`] for each cause: a malformed URL, a setting outside its limits, no thread, no server, a
+    /// refusal.
     pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
         let (route, workers, config) = self.of(url)?;
         Client::by(&workers, &config, route)
     }
 
-    /// Connects like [`connect`](ClientBuilder::connect), as a future of any runtime; see [`Client::connect_async`].
+    /// Connects to the server of `url`, as a future of any runtime. The steps that block, the look-up of names among them, are done
+    /// by a thread of their own.
     ///
-    /// Cancel safe.
+    /// Cancel safe: when the future is dropped, the attempt ends within its time-outs, and the connection that it may make is
+    /// closed.
+    ///
+    /// # Errors
+    /// The future ends with those of [`connect`](ClientBuilder::connect).
     pub fn connect_async(self, url: &str) -> Connecting {
         let url = url.to_owned();
         Connecting::on_a_thread(move || self.connect(&url))
     }
 
-    /// Makes a client that is connected later; see [`Client::connect_lazy`].
+    /// Makes a client that is connected later: returns at once, and a thread connects, again and again until a server answers.
+    /// Calls that start while there is no connection wait for one, within their deadlines; those with loans or streams fail, not
+    /// run.
     ///
     /// # Errors
-    /// See [`ConnectError`]; not that there is no server.
+    /// A malformed URL, a setting outside its limits, no thread or device for the worker. A missing server is no error.
     pub fn connect_lazy(self, url: &str) -> Result<Client, ConnectError> {
         let (route, workers, config) = self.of(url)?;
         Client::later(workers, &config, route)
     }
 
-    /// Connects a client whose worker is the calling thread; blocks, at most for the connect and handshake time-outs.
+    /// Connects a client whose worker is the calling thread. Blocks the thread, at most for the connect and handshake time-outs of
+    /// each way. Such a client does not reconnect.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// A variant of [`ConnectError`] for each cause: a malformed URL, a setting outside its limits, no server, a refusal.
     pub fn connect_local(self, url: &str) -> Result<LocalClient, ConnectError> {
         LocalClient::with(self.configured(), url)
     }
 
     /// Makes a local client without a connection, for a runtime's task that [drives](LocalClient::driver) and
     /// [dials](LocalClient::dial) it. Its peers take it for dead when its driver does not run for as long as their heartbeat bound.
+    /// Does not block.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// A malformed URL, a setting outside its limits, no device or memory for the port.
     pub fn open_local(self, url: &str) -> Result<LocalClient, ConnectError> {
         LocalClient::open(self.configured(), url)
     }

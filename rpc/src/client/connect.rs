@@ -43,30 +43,36 @@ pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, Connect
 }
 
 impl Client {
-    /// Connects to `shm://name`, `tcp://host:port`, `tcp+tls://host:port`, `rdma://host:port` or `mem://name`, or by the best way there is to
-    /// `gimmal://host:port`. Blocks, at most for the connect and handshake time-outs of each way. All clients of a process that
-    /// are made like this share one worker thread.
+    /// Connects to `shm://name`, `tcp://host:port`, `tcp+tls://host:port`, `rdma://host:port` or `mem://name`, or by the best way
+    /// there is to `gimmal://host:port`. All clients of a process that are made like this share one worker thread. Blocks the
+    /// thread, at most for the connect and handshake time-outs of each way: 7 s by default.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// A variant of [`ConnectError`] for each cause: a malformed URL, no server, a refusal, no thread. In a handler of the
+    /// server's only worker it is [`ConnectError::OwnWorker`].
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder().share_workers().connect(url)
     }
 
-    /// Connects like [`Client::connect`], as a future of any runtime. The blocking steps, the look-up of names among them, are done by
-    /// a thread of their own.
+    /// Connects to the server of `url`, as a future of any runtime. The steps that block, the look-up of names among them, are done
+    /// by a thread of their own. All clients of a process that are made like this share one worker thread.
     ///
-    /// Cancel safe: when the future is dropped, the attempt ends within its time-outs, and the connection that it may make is closed.
+    /// Cancel safe: when the future is dropped, the attempt ends within its time-outs, and the connection that it may make is
+    /// closed.
+    ///
+    /// # Errors
+    /// The future ends with those of [`Client::connect`].
     pub fn connect_async(url: &str) -> Connecting {
         let url = url.to_owned();
         Connecting::on_a_thread(move || Self::connect(&url))
     }
 
-    /// Makes a client that is connected later: returns at once, and a thread connects, again and again until a server answers. Calls
-    /// that start while there is no connection wait for one, within their deadlines; those with loans or streams fail, not run.
+    /// Makes a client that is connected later: returns at once, and a thread connects, again and again until a server answers.
+    /// Calls that start while there is no connection wait for one, within their deadlines; those with loans or streams fail, not
+    /// run.
     ///
     /// # Errors
-    /// See [`ConnectError`]; not that there is no server.
+    /// A malformed URL, and no thread for the worker. A missing server is no error.
     pub fn connect_lazy(url: &str) -> Result<Self, ConnectError> {
         Self::builder().share_workers().connect_lazy(url)
     }
@@ -112,7 +118,8 @@ fn followed(is_followed: bool) -> Result<(), ConnectError> {
     if is_followed { Ok(()) } else { Err(OpenError::Worker("its inbox is full").into()) }
 }
 
-/// A client that connects on another thread, see [`Client::connect_async`].
+/// A client that another thread connects: the future of [`Client::connect_async`]. It has begun before it is polled. Cancel safe:
+/// dropping it gives the attempt up.
 #[derive(Debug)]
 #[must_use = "the client comes out of it when it is awaited"]
 pub struct Connecting(Result<Receiver<Result<Client, ConnectError>>, ConnectError>);

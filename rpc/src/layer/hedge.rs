@@ -19,8 +19,11 @@ use crate::{
     timer::Alarm,
 };
 
-/// A channel that makes a call a second time when its answer takes longer than `after`, and its method is
-/// `#[idempotent]`. Of use around a channel over several servers.
+/// A channel that makes a call a second time when its answer takes longer than `after`, if its method is `#[idempotent]`. The
+/// first answer counts, and the other call is cancelled. A failure counts only when the other call cannot do better.
+///
+/// It is of use around a channel over several servers. Both calls share one deadline. Calls with loans or streams, and with
+/// arguments above 16 MiB, are made once, and so is a call that is waited for on the thread of a worker.
 ///
 /// ```
 #[doc = include_str!("../doc/hello.txt")]
@@ -43,7 +46,7 @@ pub struct Hedge<C> {
 }
 
 impl<C: Channel> Hedge<C> {
-    /// Around `channel`; `after` is best a little above the usual time of an answer.
+    /// Makes slow calls on `channel` twice. `after` is best a little above the usual time of an answer.
     pub fn new(channel: C, after: Duration) -> Self {
         Self { channel, after }
     }

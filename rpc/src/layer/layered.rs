@@ -17,24 +17,53 @@ use crate::{
     status::Status,
 };
 
-/// What is done before a call starts and after it ended. Neither may block: both run on the caller's thread or task.
+/// What is done before a call starts and after it ended, for clients: [`Layered`] puts it around a channel. Neither may block,
+/// since both run on the caller's thread or task. Of several layers the outermost is first before a call, and last after it.
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let _server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-layer")?;
+/// use gimmal::{CallOptions, Client, Code, Method, Status, layer::{Layer, Layered}}; // `gimmal::info::Method`
+///
+/// /// Makes only calls that may be repeated.
+/// #[derive(Clone)]
+/// struct Harmless;
+///
+/// impl Layer for Harmless {
+///     type Seen = ();
+///
+///     fn before(&self, method: &'static Method, _: &mut CallOptions) -> Result<(), Status> {
+///         match method.is_idempotent {
+///             true => Ok(()),
+///             false => Err(Status::refused(Code::FailedPrecondition, "this client only reads")),
+///         }
+///     }
+/// }
+///
+/// let client = HelloClient::new(Layered::new(Client::connect("mem://doc-layer")?, Harmless));
+/// assert_eq!(client.hello("Ada".into()).wait()?, "Hello, Ada!"); // `hello` is `#[idempotent]`
+/// # Ok(())
+/// # }
+/// ```
 pub trait Layer: Clone {
     /// What is kept while the call is in flight. It is dropped with a call that is cancelled, or goes on without its caller.
     type Seen;
 
-    /// Before the call starts. May change its options.
+    /// Runs before the call starts, and may change its options.
     ///
     /// # Errors
-    /// The call ends with this status, and was not made.
+    /// The call ends with this status, and was not made. Make it with [`Status::refused`], so that its fate says so.
     fn before(&self, method: &'static Method, options: &mut CallOptions) -> Result<Self::Seen, Status>;
 
-    /// After it ended, in whatever way.
+    /// Runs after the call has ended, in whatever way. A call that was dropped, or detached, is not seen here. By default does
+    /// nothing.
     fn after(&self, method: &'static Method, seen: Self::Seen, response: &Response) {
         let _ = (method, seen, response);
     }
 }
 
-/// A channel with a [`Layer`] around it.
+/// A channel with a [`Layer`] around it, which is a channel.
 #[derive(Clone, Debug)]
 pub struct Layered<C, L> {
     channel: C,
@@ -42,7 +71,7 @@ pub struct Layered<C, L> {
 }
 
 impl<C: Channel, L: Layer> Layered<C, L> {
-    /// `layer` around `channel`.
+    /// Puts `layer` around `channel`.
     pub fn new(channel: C, layer: L) -> Self {
         Self { channel, layer }
     }

@@ -20,7 +20,8 @@ use crate::{
 };
 use gimmal_engine::transport::Instant;
 
-/// No call takes longer than this.
+/// A layer of clients: no call takes longer than this, those with streams included. A shorter time-out of the call's options stays.
+/// It takes the place of the client's default deadline, also of a shorter one.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeout(pub Duration);
 
@@ -33,7 +34,8 @@ impl Layer for Timeout {
     }
 }
 
-/// At most so many calls at once; one more is refused (not run), with `resource exhausted`. Clones share the count.
+/// A layer of clients and of services: at most so many calls at once. One more is refused at once, not run, with `resource
+/// exhausted`. Clones share the count.
 #[derive(Clone, Debug)]
 pub struct Limit {
     most: usize,
@@ -41,7 +43,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// `most` calls at once; 0 refuses all.
+    /// Allows `most` calls at once; 0 refuses all.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self { most, under_way: Arc::default() }
@@ -86,7 +88,8 @@ impl ServerLayer for Limit {
     }
 }
 
-/// At most so many calls a second, and a burst; one more is refused (not run), with `resource exhausted`. Clones share it.
+/// A layer of clients and of services: at most so many calls a second, and a burst. One more is refused at once, not run, with
+/// `resource exhausted`. Clones share the count. Takes a lock for each call.
 #[derive(Clone, Debug)]
 pub struct Rate {
     each: Duration,
@@ -96,7 +99,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `per_second` calls a second on average, `burst` of them at once, both at least 1. Above 10^9 a second nothing is refused.
+    /// Allows `per_second` calls a second on average, `burst` of them at once. 0 counts as 1. Above 10^9 a second nothing is
+    /// refused.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
         let each = Duration::from_nanos(1_000_000_000 / u64::from(per_second.max(1)));
@@ -135,8 +139,8 @@ impl ServerLayer for Rate {
     }
 }
 
-/// An event of `tracing` for every call, within a span of its own: `debug` when it was answered, `warn` when not. Nothing is
-/// done when nobody listens.
+/// A layer of clients and of services: an event of `tracing` for every call, within a span of its own. Around a client it is
+/// `debug` for an answered call and `warn` for another one; around a service it is `debug`. Nothing is done when nobody listens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Log;
 
@@ -184,7 +188,7 @@ impl ServerLayer for Log {
 /// Upper bounds of the buckets of [`Metrics`], microseconds.
 const BUCKETS_US: [u64; 12] = [2, 5, 10, 25, 50, 100, 250, 1000, 5000, 25_000, 100_000, 1_000_000];
 
-/// What became of one method's calls.
+/// What became of one method's calls, as [`Metrics`] counted it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MethodMetrics {
     /// Calls that ended with an answer or the method's own error.
@@ -197,7 +201,8 @@ pub struct MethodMetrics {
     pub buckets: [u64; 13],
 }
 
-/// Counts calls and their time, by method. Clones share it. A lock and a look at the clock for each call.
+/// A layer of clients and of services that counts calls and their time, by method. Clones share it. It takes a lock and reads the
+/// clock for each call.
 ///
 /// ```
 #[doc = include_str!("../doc/hello.txt")]
@@ -221,7 +226,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// What was counted so far, by service and method.
+    /// Returns what was counted so far, by service and method.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<(&'static str, &'static str), MethodMetrics> {
         self.methods.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -18,12 +18,12 @@ use crate::{
     status::Fate,
 };
 
-/// How often, and how long between.
+/// How often [`Retry`] makes a call, and how long it waits between two attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetryPolicy {
-    /// Attempts at most, the first one among them. Default 5.
+    /// Attempts at most, the first one among them; 0 and 1: a call is made once. Default 5.
     pub attempts: u32,
-    /// The wait before the second attempt, doubled for each next one, each drawn between half of it and all. Default
+    /// The wait before the second attempt. It doubles for each next one, and each is drawn between half of it and all of it. Default
     /// 5 ms.
     pub first: Duration,
     /// The longest wait. Default 500 ms.
@@ -36,9 +36,18 @@ impl Default for RetryPolicy {
     }
 }
 
-/// A channel that makes failed calls again; see the module. A deadline is for all attempts together.
+/// A channel that makes failed calls again, where that is safe and may help:
 ///
-/// Calls with loans or streams are made once: what they carry is used up.
+/// - A call that did not run is made again. One that may have run is made again only if its method is `#[idempotent]`.
+/// - The failure is a connection that ended, a client with too many calls, or a status
+///   [`Unavailable`](crate::Code::Unavailable) or [`ResourceExhausted`](crate::Code::ResourceExhausted).
+/// - Attempts are left ([`RetryPolicy::attempts`]), and so is time: a deadline covers all attempts and the waits between them.
+///
+/// Otherwise the call ends with the last failure. Calls with loans or streams, and with arguments above 16 MiB, are made once.
+/// The arguments of each other call are kept in a buffer of its own until it ends.
+///
+/// A wait between two attempts is a timer for a call that is awaited. [`Call::wait`](crate::Call::wait) sleeps on its thread. Cancel
+/// safe, as every call is: dropping it cancels the attempt that is in flight, and no other follows.
 ///
 /// ```
 #[doc = include_str!("../doc/hello.txt")]
@@ -60,7 +69,7 @@ pub struct Retry<C> {
 }
 
 impl<C: Channel> Retry<C> {
-    /// Around `channel`.
+    /// Repeats calls on `channel` as `policy` says.
     pub fn new(channel: C, policy: RetryPolicy) -> Self {
         Self { channel, policy }
     }

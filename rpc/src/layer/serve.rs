@@ -24,7 +24,7 @@ use crate::{
     task::{BoxTask, Seat, Task},
 };
 
-/// How a handler ended.
+/// How a handler ended, for [`ServerLayer::after`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Ended {
@@ -38,20 +38,55 @@ pub enum Ended {
     Dropped,
 }
 
-/// What is done before a handler begins and after it ended. Both run on the server's worker, so they must not block.
+/// What is done before a handler begins and after it ended, for services: [`Guarded`] puts it around one. Both run on the server's
+/// worker, so they must not block. Of several layers the outermost is first before a handler, and last after it.
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+///
+/// use gimmal::{Client, Code, Fate, Method, Status, layer::{Guarded, ServerLayer}}; // `gimmal::info::Method`
+///
+/// /// Refuses calls while it is closed.
+/// #[derive(Clone, Default)]
+/// struct Door(Arc<AtomicBool>);
+///
+/// impl ServerLayer for Door {
+///     type Seen = ();
+///
+///     fn before(&self, _: &Cx, _: &'static Method) -> Result<(), Status> {
+///         match self.0.load(Ordering::Relaxed) {
+///             true => Err(Status::refused(Code::Unavailable, "closed")),
+///             false => Ok(()),
+///         }
+///     }
+/// }
+///
+/// let door = Door::default();
+/// let service = Guarded::new(serve_hello(Greeter), door.clone());
+/// let server = gimmal::Server::builder().service(service).listen("mem://doc-server-layer")?;
+/// let client = HelloClient::new(Client::connect("mem://doc-server-layer")?);
+/// assert!(client.hello("Ada".into()).wait().is_ok());
+/// door.0.store(true, Ordering::Relaxed);
+/// assert_eq!(client.hello("Ada".into()).wait().unwrap_err().fate(), Fate::NotRun);
+/// # drop(server);
+/// # Ok(())
+/// # }
+/// ```
 pub trait ServerLayer: Send + Sync + 'static {
     /// What is kept while the handler runs.
     type Seen: Send + 'static;
 
-    /// Before the arguments are decoded, and before bulk and large arguments are brought: a call that is refused costs no more than
-    /// its message.
+    /// Runs before the arguments are decoded, and before bulk and large arguments are brought: a call that is refused costs no more
+    /// than its message.
     ///
     /// # Errors
     /// The caller gets this status, and the handler does not begin; make it with [`Status::refused`], so that the
     /// caller knows that.
     fn before(&self, cx: &Cx, method: &'static Method) -> Result<Self::Seen, Status>;
 
-    /// After it ended, in whatever way.
+    /// Runs after the handler has ended, in whatever way. By default does nothing.
     fn after(&self, method: &'static Method, seen: Self::Seen, ended: Ended) {
         let _ = (method, seen, ended);
     }
@@ -65,7 +100,7 @@ pub struct Guarded<S, L> {
 }
 
 impl<S: Service, L: ServerLayer> Guarded<S, L> {
-    /// `layer` around `service`.
+    /// Puts `layer` around `service`.
     pub fn new(service: S, layer: L) -> Self {
         Self { service, layer: Arc::new(layer) }
     }

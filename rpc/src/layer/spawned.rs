@@ -49,12 +49,13 @@ impl<S> fmt::Debug for Spawned<S> {
 }
 
 impl<S: Service> Spawned<S> {
-    /// `service`, with its handlers on `runtime`.
+    /// Runs all async handlers of `service` on `runtime`.
     pub fn new(service: S, runtime: impl Runtime) -> Self {
         Self { service, runtime: Arc::new(runtime), only: None }
     }
 
-    /// `service`, with the handlers of these methods on `runtime`, and all others on the worker.
+    /// Runs the handlers of these methods of `service` on `runtime`, and all others on the worker. Methods are named as in the
+    /// trait.
     ///
     /// # Panics
     /// The service has no method of such a name.

@@ -17,8 +17,9 @@ use crate::{
     status::{Code, Status},
 };
 
-/// Puts a token into the metadata of every call, under [`AUTHORIZATION`]; one that the call has already stands. One-way
-/// calls carry no metadata, so they are refused here. Costs an allocation for a call.
+/// A layer of clients that puts a token into the metadata of every call, under [`AUTHORIZATION`]; one that the call has already
+/// stays. One-way calls carry no metadata, so they are refused with `invalid argument`, not run; so is a call whose metadata has no
+/// room for the token. Costs an allocation for a call. [`Authorize`] is the other side of it, and has an example.
 #[derive(Clone)]
 pub struct WithToken(Arc<[u8]>);
 
@@ -29,7 +30,7 @@ impl fmt::Debug for WithToken {
 }
 
 impl WithToken {
-    /// This token.
+    /// Sends `token` with every call. It is any bytes, within the 4096 of a call's metadata.
     #[must_use]
     pub fn new(token: impl AsRef<[u8]>) -> Self {
         Self(token.as_ref().into())
@@ -55,8 +56,24 @@ impl Layer for WithToken {
     }
 }
 
-/// Lets only calls with a token that it accepts reach the handlers of a service; the others are not run, and end with
-/// `unauthenticated`. So do one-way calls, without a word, as they carry none.
+/// A layer of services that lets only calls with a token that it accepts reach the handlers; the others are not run, and end with
+/// `unauthenticated`. One-way calls carry no token, so they are refused without a word. Made by [`tokens`] or [`Authorize::by`].
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use gimmal::{Client, Server, layer::{Guarded, Layered, WithToken, tokens}};
+///
+/// let service = Guarded::new(serve_hello(Greeter), tokens(["s3cret"]));
+/// let server = Server::builder().service(service).listen("mem://doc-token")?;
+/// let channel = Client::connect("mem://doc-token")?;
+/// let client = HelloClient::new(Layered::new(channel.clone(), WithToken::new("s3cret")));
+/// assert!(client.hello("Ada".into()).wait().is_ok());
+/// assert!(HelloClient::new(channel).hello("Ada".into()).wait().is_err());
+/// # drop(server);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Authorize<F>(F);
 
 impl<F> fmt::Debug for Authorize<F> {
@@ -66,14 +83,14 @@ impl<F> fmt::Debug for Authorize<F> {
 }
 
 impl<F: Fn(&Cx, &[u8]) -> bool + Send + Sync + 'static> Authorize<F> {
-    /// What `accepts` accepts. It runs on the server's worker before every call, so it must not block, and
-    /// what it compares tokens with should take the same time whatever they are.
+    /// Makes a layer that accepts the tokens for which `accepts` returns true. It runs on the server's worker before every call, so
+    /// it must not block. How it compares tokens should take the same time whatever they are.
     pub const fn by(accepts: F) -> Self {
         Self(accepts)
     }
 }
 
-/// Accepts any of `tokens`; the time that this takes says nothing about them but their lengths.
+/// Makes a layer that accepts any of `tokens`; the time that this takes says nothing about them but their lengths.
 pub fn tokens(
     tokens: impl IntoIterator<Item = impl AsRef<[u8]>>,
 ) -> Authorize<impl Fn(&Cx, &[u8]) -> bool + Send + Sync + 'static> {

@@ -12,18 +12,19 @@ use crate::{
     method::Method,
 };
 
-/// A call by hand: a method, and its arguments as bytes.
+/// A call by hand, as a request of `tower`: a method, and its arguments as bytes.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// A raw method, or one whose arguments the caller of the service encoded.
     pub method: &'static Method,
-    /// Deadline and more.
+    /// How long the call may take, whether it waits for a connection, and its metadata.
     pub options: CallOptions,
-    /// The arguments.
+    /// The arguments, as the method's codec writes them.
     pub body: Vec<u8>,
 }
 
-/// A channel as a service of `tower`: any of its layers goes around it.
+/// A channel as a service of `tower`: any of its layers goes around it. It is always ready: calls above the window wait in the
+/// client. Its response is the bytes of the answer, its error the call's. Dropping the future cancels the call.
 #[derive(Clone, Debug)]
 pub struct Calls<C>(pub C);
 
@@ -42,7 +43,7 @@ impl<C: Channel> tower_service::Service<Request> for Calls<C> {
     }
 }
 
-/// One of our layers as a layer of `tower`, around channels.
+/// A [`Layer`](crate::layer::Layer) of gimmal as a layer of `tower`, around channels.
 #[derive(Clone, Debug)]
 pub struct Around<L>(pub L);
 

@@ -435,7 +435,8 @@ impl<F: FnMut(&[u8])> Pick<Node> for Wanted<F> {
     }
 }
 
-/// A call on a [`LocalClient`](crate::LocalClient): two words, which are returned in registers.
+/// The ticket of a call on a [`LocalClient`](crate::LocalClient), of which a [`Call`](crate::Call) is made. Dropping it cancels the
+/// call.
 pub struct LocalCall {
     local: Rc<LocalConn>,
     /// Until its response was taken.

@@ -52,7 +52,8 @@ impl Drop for Made {
     }
 }
 
-/// A local client that is being connected, see [`LocalClient::dial`](super::LocalClient::dial).
+/// The future of [`LocalClient::dial`](super::LocalClient::dial): it ends when the local client is connected. Dropping it ends the
+/// attempt within its time-outs.
 #[must_use = "the client is connected when this is polled to its end"]
 pub struct Dialling {
     local: Rc<LocalConn>,
@@ -116,7 +117,7 @@ impl Future for Dialling {
     }
 }
 
-/// Ends when a connection takes no more calls, see [`LocalClient::gone`](super::LocalClient::gone).
+/// The future of [`LocalClient::gone`](super::LocalClient::gone): it ends when the connection takes no more calls. Cancel safe.
 #[derive(Debug)]
 #[must_use = "it ends when it is polled"]
 pub struct Gone(Receiver<()>);

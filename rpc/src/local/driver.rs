@@ -36,8 +36,42 @@ const ASKING: u32 = 16;
 const ROUNDS: usize = 64;
 
 /// Moves the calls of a [`LocalClient`](crate::LocalClient), as a future that [`Driver::run`] or [`Driver::run_until`] makes and
-/// the runtime polls. Any event loop that can wait for a descriptor will do. To drop the driver, or the future of [`Driver::run`],
-/// ends the connection.
+/// the runtime polls. Any event loop that can wait for a descriptor will do. `gimmal::tokio::LocalClient` does it for tokio. To drop the
+/// driver, or the future of [`Driver::run`], ends the connection, and each call with its fate.
+///
+/// # Readiness
+///
+/// The caller gives `readable`, a function that tells whether the driver's descriptor ([`AsFd`]) can be read:
+///
+/// - `Ready(Ok(()))`: it can be read. To answer so too often costs a turn each; to miss that it can be read makes calls hang.
+/// - `Pending`: it cannot be read now, and the task of the context is woken once it can. A call of `readable` replaces the waker of
+///   the one before.
+/// - `Ready(Err(_))`: the runtime does not watch the descriptor any more. The future ends with this error.
+///
+/// The descriptor is one for the life of the driver. It is only waited for: never read from it. Level-triggered and edge-triggered
+/// loops both do, as `readable` is asked once before each sleep and once after it. Where an event loop caches readiness, such as
+/// tokio's `AsyncFd`, `readable` clears what it returns.
+///
+/// ```
+#[doc = include_str!("../doc/hello.txt")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let _server = gimmal::Server::builder().service(serve_hello(Greeter)).listen("mem://doc-driver")?;
+/// use std::{os::fd::AsFd as _, task::Context};
+///
+/// use tokio::io::{Interest, unix::AsyncFd};
+///
+/// let client = gimmal::LocalClient::connect("mem://doc-driver")?; // blocks
+/// let mut driver = client.driver()?;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+/// # runtime.block_on(async {
+/// let fd = AsyncFd::with_interest(driver.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+/// let readable = |context: &mut Context<'_>| fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready());
+/// let call = HelloClient::new(client).hello("world".into());
+/// assert_eq!(driver.run_until(readable, call).await??, "Hello, world!");
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub struct Driver {
     local: Weak<LocalConn>,
     alarm: Alarm,
@@ -81,10 +115,14 @@ impl Driver {
         Ok(Self { local: Rc::downgrade(local), alarm, quick: Cell::new(0) })
     }
 
-    /// Returns a future that moves the calls, and ends when the last clone of the client and its calls are gone. `readable` is
-    /// asked before it sleeps whether the descriptor ([`AsFd`]) is readable, and wakes the task when it is.
+    /// Returns a future that moves the calls, and ends when the last clone of the client and its calls are gone. It is a task of its
+    /// own on the client's thread. `readable` says when the descriptor can be read, as [`Driver`] describes.
     ///
     /// Not cancel safe: dropping the future ends the connection.
+    ///
+    /// # Errors
+    /// The future ends with the error that `readable` returns, and with the system's when the timer of its sleep cannot be set. The
+    /// connection ends when it is dropped.
     pub fn run<R>(self, readable: R) -> Running<R>
     where
         R: FnMut(&mut Context<'_>) -> Poll<io::Result<()>> + Unpin,
@@ -92,16 +130,15 @@ impl Driver {
         Running { driver: self, readable }
     }
 
-    /// Runs `main` to its end and moves the calls between its polls, as one task: the shortest way from a response
-    /// to its caller, because the runtime is not involved. It is asked after 64 of them at the latest, so its
-    /// timers and
-    /// other tasks go on. `readable` as for [`Driver::run`]; afterwards either can be called again.
+    /// Runs `main` to its end and moves the calls between its polls, as one task: the shortest way from a response to its caller,
+    /// because the runtime is not involved. It gives way after 64 polls at the latest, so other tasks and timers go on. `readable`
+    /// says when the descriptor can be read, as [`Driver`] describes. Afterwards this or [`Driver::run`] can be called again.
     ///
     /// Cancel safe but for `main`, which is dropped with the future: calls and streams outside of `main` go on when either is called
     /// again.
     ///
     /// # Errors
-    /// What the runtime says of the descriptor.
+    /// The future ends with the error that `readable` returns, and with the system's when the timer of its sleep cannot be set.
     pub fn run_until<R, F>(&mut self, readable: R, main: F) -> RunningUntil<'_, R, F>
     where
         R: FnMut(&mut Context<'_>) -> Poll<io::Result<()>> + Unpin,
@@ -111,7 +148,7 @@ impl Driver {
     }
 }
 
-/// See [`Driver::run`].
+/// The future of [`Driver::run`]: it moves the calls of a local client until the client is gone.
 #[must_use = "calls move only while this is polled"]
 pub struct Running<R> {
     driver: Driver,
@@ -148,7 +185,8 @@ where
     }
 }
 
-/// See [`Driver::run_until`].
+/// The future of [`Driver::run_until`]: it moves the calls of a local client until a future of the user's ends, and returns what that
+/// returned.
 #[must_use = "nothing happens until this is polled"]
 pub struct RunningUntil<'a, R, F> {
     driver: &'a Driver,

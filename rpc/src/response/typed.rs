@@ -70,10 +70,11 @@ impl<C: Channel, D, O> TypedResponse<C, D, O> {
 }
 
 impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
-    /// Decodes the value.
+    /// Decodes the value, with the bulk that the server lent beside it.
     ///
     /// # Errors
-    /// See [`CallError`].
+    /// How the call failed, as [`Call::wait`] returns it; [`TransportError::Decode`](crate::TransportError::Decode) for bytes that
+    /// are no value.
     pub fn value(mut self) -> Result<O::Value, CallError<O::Error>> {
         let lent = self.response.lent.take().map(|bulk| *bulk);
         self.bytes().and_then(|bytes| O::value(bytes, lent).map_err(CallError::undecoded))
@@ -82,7 +83,7 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
     /// Returns the value's bytes, as they arrived.
     ///
     /// # Errors
-    /// See [`CallError`].
+    /// How the call failed, as [`Call::wait`] returns it.
     #[inline]
     pub fn bytes(&self) -> Result<&[u8], CallError<O::Error>> {
         match self.response.status {
@@ -91,10 +92,11 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
         }
     }
 
-    /// Decodes the value, borrowed from its bytes.
+    /// Decodes the value, borrowed from its bytes: `&str` for a `String`, as [`Lend`] says.
     ///
     /// # Errors
-    /// See [`CallError`].
+    /// How the call failed, as [`Call::wait`] returns it; [`TransportError::Decode`](crate::TransportError::Decode) for bytes that
+    /// are no value.
     #[inline]
     pub fn borrowed<'a>(&'a self) -> Result<<O::Owned as Lend>::Lent<'a>, CallError<O::Error>>
     where
@@ -105,10 +107,11 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
         self.borrowed_as()
     }
 
-    /// Decodes the value as another type that is written alike.
+    /// Decodes the value as another type that is written alike, which may borrow from the bytes.
     ///
     /// # Errors
-    /// See [`CallError`].
+    /// How the call failed, as [`Call::wait`] returns it; [`TransportError::Decode`](crate::TransportError::Decode) for bytes that
+    /// are no `V`.
     #[inline]
     pub fn borrowed_as<'a, V>(&'a self) -> Result<V, CallError<O::Error>>
     where
@@ -162,7 +165,8 @@ impl<C: Channel, D, O, S> fmt::Debug for ResponseCall<C, D, O, S> {
 }
 
 impl<C: Channel, D, O, S> ResponseCall<C, D, O, S> {
-    /// Blocks until the call ended. On a local client this runs the worker's turns.
+    /// Blocks the thread until the call has ended, at the latest at its deadline. On a local client this runs the worker's turns. A
+    /// failure is in the response. Not for tasks of a runtime: they await the call.
     #[inline(always)]
     pub fn wait(self) -> TypedResponse<C, D, O> {
         let Some(Call { mut ticket, .. }) = self.call else {

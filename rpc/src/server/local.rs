@@ -92,37 +92,38 @@ impl LocalServer {
         Self { address, acceptors, inline, counters, shared, ended, _watch: watch }
     }
 
-    /// Where it listens, with the port that was chosen.
+    /// Returns where it listens, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Why it does not listen any more at one of its addresses, though nobody stopped it; `None` while it does.
+    /// Returns why it does not listen any more at one of its addresses, though nobody stopped it; `None` while it does.
     #[must_use]
     pub fn not_listening(&self) -> Option<String> {
         self.acceptors.as_ref()?.not_listening()
     }
 
-    /// What was counted.
+    /// Returns what was counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::sum(std::slice::from_ref(&self.counters))
     }
 
-    /// What this thread did as the worker: its turns and sleeps, its longest turn. `tuning.md` says what follows from them.
+    /// Returns what this thread did as the worker: its turns and sleeps, its longest turn. `tuning.md` says what follows from them.
     #[must_use]
     pub fn duty(&self) -> DutySnapshot {
         self.inline.handle().duty()
     }
 
-    /// One bounded turn; returns how much it did. Does not block, unless a handler does.
+    /// Runs one bounded turn, handlers included, and returns how many events and commands it handled. Does not block, unless a
+    /// handler does.
     pub fn turn(&mut self) -> usize {
         self.enter(Inline::turn)
     }
 
-    /// A turn; when it found nothing, idles by the configured strategy: that sleeps until something comes, for at most `limit`, or
-    /// makes a few turns more where it is to spin. Returns how much the turns did.
+    /// Runs a turn. When that found nothing, idles by the configured strategy: it blocks until something comes, for at most
+    /// `limit`, or makes a few turns more where it is to spin. Returns how many events and commands the turns handled.
     pub fn idle(&mut self, limit: Duration) -> usize {
         self.enter(|inline| inline.idle(limit))
     }
@@ -134,8 +135,9 @@ impl LocalServer {
         }
     }
 
-    /// Takes no more calls, waits at most `timeout` for those that run, and says goodbye. Blocks until then. Returns whether every call
-    /// had been answered.
+    /// Stops accepting, refuses new calls (not run), waits for those that run and for their answers to leave, and says goodbye.
+    /// Serves meanwhile on the calling thread, which it blocks for `timeout` and about a second at most. Returns whether everything
+    /// had ended.
     #[must_use]
     pub fn shutdown(mut self, timeout: Duration) -> bool {
         let mut ending = self.begin_to_end(timeout);
@@ -156,11 +158,12 @@ impl LocalServer {
     }
 
     /// Serves, as a future of the calling thread's event loop, until `signal` is ready, or until the server listens at no address
-    /// any more. Then shuts down as [`Server::shutdown`](crate::Server::shutdown) does, without blocking the thread, and returns
-    /// what that returns.
+    /// any more. Then it stops accepting, refuses new calls, and waits for handlers and answers, for `timeout` and about a second
+    /// at most. Never blocks the thread. Returns whether everything had ended.
     ///
-    /// `alarm` is this server's. `readable` is asked before a sleep whether the alarm's descriptor is readable, and wakes the task
-    /// when it is.
+    /// `alarm` is this server's, from [`LocalServer::alarm`]. `readable` is asked before each sleep and after it whether the
+    /// alarm's descriptor can be read. `Ready(Ok(()))` means that it can, or could since the last answer. After `Pending` it wakes
+    /// the task once it can.
     ///
     /// Not cancel safe: dropping the future drops the server, whose connections end.
     ///

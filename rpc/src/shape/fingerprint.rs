@@ -43,7 +43,7 @@ struct Walk<'a> {
 }
 
 impl Schema {
-    /// The fingerprint for a codec of this form.
+    /// Returns a hash of all that a codec of this form writes, which both sides of a call compare. It is the same on every machine.
     #[must_use]
     pub fn fingerprint(&self, form: Form) -> u64 {
         let closed = vec![None; self.types.len()];

@@ -143,14 +143,14 @@ pub struct Schema {
 const TYPES_MAX: usize = 2048;
 
 impl Schema {
-    /// The type at `at`; [`Type::Unknown`] where there is none.
+    /// Returns the type at `at`; [`Type::Unknown`] where there is none.
     #[must_use]
     pub fn get(&self, at: TypeRef) -> &Type {
         let at = usize::try_from(at.0).unwrap_or(usize::MAX);
         self.types.get(at).unwrap_or(&Type::Unknown)
     }
 
-    /// Whether a schema that a peer wrote has few enough types to be walked.
+    /// Returns whether a schema that a peer wrote has few enough types to be walked by recursion: 2048.
     #[must_use]
     pub const fn is_walkable(&self) -> bool {
         self.types.len() <= TYPES_MAX

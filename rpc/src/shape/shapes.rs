@@ -38,7 +38,7 @@ pub enum Form {
     note = "where the type is foreign, wrap it: a field with `#[shape(opaque = \"name@1\")]` is compared by that name"
 )]
 pub trait Shape {
-    /// The type's place in the table, in which it puts itself and the types that it holds.
+    /// Returns the type's place in the table, in which it puts itself and the types that it holds.
     fn shape(shapes: &mut Shapes) -> TypeRef;
 }
 
@@ -51,7 +51,7 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// The place of `T`, which is described if it is not there.
+    /// Returns the place of `T`, which is described if it is not there.
     pub fn put<T: ?Sized>(&mut self, describe: impl FnOnce(&mut Self) -> Type) -> TypeRef {
         let id = typeid::of::<T>();
         if let Some(place) = self.places.get(&id) {
@@ -66,13 +66,13 @@ impl Shapes {
         at
     }
 
-    /// The type at `at`; [`Type::Unknown`] while it is being described.
+    /// Returns the type at `at`; [`Type::Unknown`] while it is being described.
     #[must_use]
     pub fn get(&self, at: TypeRef) -> &Type {
         usize::try_from(at.0).ok().and_then(|at| self.types.get(at)).unwrap_or(&Type::Unknown)
     }
 
-    /// The place of a type that is compared by `name`.
+    /// Returns the place of a type whose contents nobody here knows: it is compared by `name`, which should have a version.
     pub fn opaque(&mut self, name: &str) -> TypeRef {
         let opaque = Type::Opaque(name.to_owned());
         let place = self.types.iter().position(|ty| *ty == opaque).unwrap_or_else(|| {
@@ -88,9 +88,9 @@ impl Shapes {
     }
 }
 
-/// A codec that says what it writes for a `T`.
+/// A codec that says what it writes for a `T`, so that both sides can compare it.
 pub trait Describe<T: ?Sized> {
-    /// As [`Shape::shape`].
+    /// Returns the place in the table of what this codec writes for a `T`.
     fn describe(shapes: &mut Shapes) -> TypeRef;
 }
 
@@ -174,7 +174,7 @@ impl<C> Describing<C> {
         self
     }
 
-    /// The schema, for the rest of the process.
+    /// Returns the schema, which lives as long as the process.
     #[must_use]
     pub fn done(self) -> &'static Schema {
         let Self { shapes: Shapes { types, needs_names, .. }, schema, .. } = self;

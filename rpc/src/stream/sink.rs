@@ -175,8 +175,8 @@ impl<T, V: Drive> Sink<T, V> {
         self.put()
     }
 
-    /// Polls for the end of the call: ready when no item is taken any more. For a sender that waits for something else, to learn
-    /// that nobody wants it.
+    /// Polls for the end of the call: ready when no item is taken any more. A sender that waits for something else learns by it
+    /// that nobody wants items. Otherwise the task is woken then; only the task of the last poll is.
     pub fn poll_over(&mut self, context: &Context<'_>) -> Poll<()> {
         let is_over =
             |sink: &Self| if sink.entry.refusal().is_none() { Poll::Pending } else { Poll::Ready(()) };
@@ -184,10 +184,10 @@ impl<T, V: Drive> Sink<T, V> {
         is_over(self)
     }
 
-    /// Sends an item if there is room for it, without waiting; whether there was.
+    /// Sends an item if there is room for it, without waiting. Returns whether there was; `false`: it was not sent.
     ///
     /// # Errors
-    /// See [`StreamError`].
+    /// Those of [`Sink::send`].
     pub fn try_send(&mut self, item: &T) -> Result<bool, StreamError> {
         if self.entry.refusal().is_none() && self.entry.0.is_full() {
             return Ok(false);
@@ -199,21 +199,22 @@ impl<T, V: Drive> Sink<T, V> {
         }
     }
 
-    /// Sends an item; waits while the reader is behind.
+    /// Sends an item; waits while the reader is behind. It is sent once it is on its way, which says nothing about its reader.
     ///
     /// Cancel safe: an item whose future is dropped before it is ready was not sent.
     ///
     /// # Errors
-    /// See [`StreamError`].
+    /// [`StreamError::Over`] when the call is over, [`StreamError::Stopped`] when the reader stopped the stream,
+    /// [`StreamError::Encode`] when the codec cannot write the item. After the last one the next item may be sent.
     pub async fn send(&mut self, item: &T) -> Result<(), StreamError> {
         self.encode(item)?;
         std::future::poll_fn(|context| self.poll_put(context)).await
     }
 
-    /// Sends an item; blocks the thread while the reader is behind.
+    /// Sends an item; blocks the thread while the reader is behind. There is no time-out but the call's.
     ///
     /// # Errors
-    /// See [`StreamError`].
+    /// Those of [`Sink::send`]; [`StreamError::OwnWorker`] where it would block a worker's thread.
     pub fn blocking_send(&mut self, item: &T) -> Result<(), StreamError> {
         self.encode(item)?;
         loop {

@@ -101,11 +101,11 @@ impl Violation {
     pub const NOT_SHARED: Self = Self::Malformed { what: "unused receives where none are shared" };
 }
 
-/// Why a connection ended; the first cause that was seen.
+/// Why a connection ended: the first cause that was seen at this end.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// We closed it.
+    /// This side closed it.
     #[error("closed by this side")]
     Local,
     /// The peer closed it in an orderly way.
@@ -165,14 +165,14 @@ pub enum CloseReason {
     PeerLacks,
 }
 
-/// A loan could not be had.
+/// Why registered memory could not be had for a loan, or for memory that is exposed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LoanError {
     /// The connection is closed, or was never open.
     #[error("the connection is closed")]
     Closed,
-    /// Above the configured limit.
+    /// It is above the configured limit of one loan, `port.bulk_bytes_max`.
     #[error("a loan of {bytes} bytes is above bulk_bytes_max, which is {limit}")]
     TooLarge {
         /// What was asked.
@@ -180,12 +180,12 @@ pub enum LoanError {
         /// The limit.
         limit: u64,
     },
-    /// Everything the port side can say.
+    /// The port has no memory for it, cannot register it, or the connection has `port.loan_bytes_max` already.
     #[error(transparent)]
     Port(#[from] PortError),
 }
 
-/// A pull did not bring its bytes.
+/// Why bulk that a peer offered was not brought.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BulkError {
@@ -200,7 +200,7 @@ pub enum BulkError {
     Offer(Violation),
 }
 
-/// A one-sided operation was not made, or did not end well.
+/// Why a one-sided operation was not made, or did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AccessError {
@@ -215,10 +215,10 @@ pub enum AccessError {
         "one-sided operations are off: the negotiated initiator_depth is 0; raise it, and the peer's responder_resources"
     )]
     Off,
-    /// It was not made.
+    /// The operation is atomic, and the device has no atomic operations. It was not made.
     #[error("the device has no atomic operations")]
     NoAtomics,
-    /// It was not made.
+    /// The access reaches beyond what is exposed. It was not made.
     #[error("{bytes} bytes at {at} are outside the {len} that are exposed")]
     Outside {
         /// Offset, bytes.
@@ -228,16 +228,16 @@ pub enum AccessError {
         /// How many there are.
         len: u64,
     },
-    /// It was not made.
+    /// The offset of an atomic operation, or of a word, is not a multiple of 8. It was not made.
     #[error("offset {at} is not a multiple of 8, as atomic operations require")]
     Misaligned {
         /// Offset, bytes.
         at: u64,
     },
-    /// It was not made.
+    /// The target of a read is a loan of user memory, which nobody may write. It was not made.
     #[error("a loan of user memory is read-only; use a loan of the pool as the target of a read")]
     ReadOnly,
-    /// It was not made.
+    /// The memory was withdrawn, or was never shown on this connection. It was not made.
     #[error("no such memory is exposed, or it was withdrawn")]
     NotExposed,
     /// It was not made: the loan came from the gate of another port, or for a connection that shares no memory with this one.

@@ -7,11 +7,11 @@ use thiserror::Error;
 use super::errno_text;
 use crate::TlsError;
 
-/// A URL that is no address.
+/// Why a URL is no address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// It has no known scheme.
+    /// The URL has no scheme that is known.
     #[error(
         "'{url}' is not an address: use shm://name, tcp://host:port, tcp+tls://host:port, rdma://host:port, gimmal://host:port or mem://name"
     )]
@@ -19,7 +19,7 @@ pub enum AddressError {
         /// What was given.
         url: String,
     },
-    /// The rest of it is wrong.
+    /// What follows the scheme is wrong.
     #[error("'{url}' is not an address: {why}")]
     Malformed {
         /// What was given.
@@ -27,7 +27,7 @@ pub enum AddressError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// It chooses something that cannot be chosen.
+    /// A key behind its `?` is none that this scheme has.
     #[error("'{url}' is not an address: '{key}' is none of device, source and service")]
     Key {
         /// What was given.
@@ -45,7 +45,7 @@ pub enum AddressError {
     },
 }
 
-/// A port could not be opened, or could not take a connection.
+/// Why a port could not be opened, or could not take a connection: what a provider, a device or the system lacks or refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PortError {
@@ -63,7 +63,7 @@ pub enum PortError {
         /// Which provider.
         provider: &'static str,
     },
-    /// There is no device.
+    /// This machine has no device of the kind that is needed.
     #[error(
         "no RDMA device: {detail}; `rdma link` lists devices, `rdma link add rxe0 type rxe netdev eth0` makes one"
     )]
@@ -97,7 +97,7 @@ pub enum PortError {
         /// What holds for it.
         rule: &'static str,
     },
-    /// The configuration cannot be had.
+    /// A number of the configuration is more than the device or the medium can give.
     #[error("{field} is {value}, the limit is {limit}")]
     Limit {
         /// Which field of the configuration.
@@ -162,7 +162,7 @@ impl From<gimmal_rdma::DeviceError> for PortError {
     }
 }
 
-/// Listening failed.
+/// Why an address cannot be listened at.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -309,7 +309,7 @@ fn hello_field(field: u8) -> &'static str {
     HELLO_FIELDS.get(usize::from(field)).copied().unwrap_or("a later field")
 }
 
-/// Connecting failed. Nothing of the attempt is left.
+/// Why connecting failed. Nothing of the attempt is left.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -321,7 +321,7 @@ pub enum ConnectError {
         /// Why not.
         why: String,
     },
-    /// The name or the address leads nowhere.
+    /// The name cannot be resolved, or no route leads to the address.
     #[error("resolve {address} failed ({step}): {}; check the host name and that an RDMA device has a route to it", errno_text(*.errno))]
     Resolve {
         /// What was given.
@@ -377,7 +377,7 @@ pub enum ConnectError {
         /// In words.
         meaning: &'static str,
     },
-    /// An event that has no place in this step.
+    /// The RDMA CM reported an event that has no place in this step.
     #[error("connect to {address} failed: event {event} (status {status}) while {step}")]
     Event {
         /// What was given.
@@ -389,7 +389,7 @@ pub enum ConnectError {
         /// Where we were.
         step: &'static str,
     },
-    /// Our own deadline.
+    /// This side's time-out passed.
     #[error("connect to {address} failed: no answer within {timeout:?} (while {step})")]
     Timeout {
         /// What was given.
@@ -399,7 +399,7 @@ pub enum ConnectError {
         /// The limit that was set.
         timeout: Duration,
     },
-    /// The peer speaks something else.
+    /// The peer does not speak this protocol, or another version of it.
     #[error("connect to {address} failed: {reason}")]
     Foreign {
         /// What was given.
@@ -425,7 +425,7 @@ pub enum ConnectError {
         /// Whose process it is.
         uid: u32,
     },
-    /// TLS failed.
+    /// The handshake of TLS failed.
     #[error("connect to {address} failed: {cause}")]
     Tls {
         /// What was given.

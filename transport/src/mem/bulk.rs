@@ -17,7 +17,11 @@ use crate::{
     },
 };
 
-/// Pulled bytes, read only. `Send`: a handler may keep them as long as it likes; dropping them is one store.
+/// Bytes that a peer lent, read only: it derefs to `[u8]`. Over shared memory they are read where the peer wrote them, from another
+/// host they were brought into memory of this process.
+///
+/// Any thread may keep it as long as it likes, and dropping it is one store. The peer's memory is not free before that, and what
+/// was brought counts against `port.loan_bytes_max` of its connection. The bytes stay readable when the connection is gone.
 pub struct Bulk {
     bytes: NonNull<u8>,
     len: usize,

@@ -20,7 +20,8 @@ pub trait LoanHome: Send + Sync + 'static {
     }
 }
 
-/// A buffer of registered memory. Ours to write until it is offered, unless it is of [user memory](crate::UserBytes).
+/// A buffer of registered memory: it derefs to `[u8]`. Its holder may write it until it is sent, unless it is of [user
+/// memory](crate::UserBytes), where writing panics. Dropping it unsent gives the memory back.
 ///
 /// It may hold bytes of an earlier loan, of another peer too: write all of it, or [truncate](Loan::truncate) it. A peer that was
 /// offered a loan can read more than it, by cheating: in shared memory everything in the same segment, over verbs the rest of the
@@ -116,13 +117,13 @@ impl Loan {
         self
     }
 
-    /// Whether it cannot be written: a loan of user memory, on every provider.
+    /// Returns whether it cannot be written: a loan of user memory, on every provider.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// Shortens the loan to `len` bytes.
+    /// Shortens the loan to its first `len` bytes, for good. A `len` above its length changes nothing.
     #[must_use]
     pub fn truncate(mut self, len: usize) -> Self {
         self.len = self.len.min(len);

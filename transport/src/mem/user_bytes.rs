@@ -75,8 +75,9 @@ impl UserBytes {
         Self { bytes, len, inner }
     }
 
-    /// Ends what is kept registered of these bytes in this process, so that their owner can go: at once where no loan uses
-    /// it, else with the last such loan. Lending them again registers them again. Takes locks and may deregister.
+    /// Ends what is kept registered of these bytes in this process, so that their owner can go: at once where no loan uses it, else
+    /// with the last such loan. Lending them again registers them again. Takes locks, and may block while a device deregisters
+    /// memory (`ibv_dereg_mr(3)`).
     pub fn forget(&self) {
         let keepers = self.keepers(|keepers| keepers.clone());
         for keeper in keepers.iter().filter_map(Weak::upgrade) {
