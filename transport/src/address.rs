@@ -10,7 +10,7 @@ use std::{
 
 use crate::{AddressError, DeviceChoice};
 
-/// An endpoint, parsed from a URL.
+/// Where a server listens, as a URL says it: parse one with [`str::parse`], and print it to get the URL.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// `rdma://host:port`: through the RDMA CM. `host` is a name, an IPv4 or a bracketed IPv6 address;

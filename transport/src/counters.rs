@@ -19,7 +19,7 @@ pub struct SharedState {
     pub limit_events: u64,
 }
 
-/// Counters of one connection.
+/// What the port did for one connection so far. `tuning.md` says what follows from each number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
     /// Chains posted: doorbells on verbs, publishes on shm.

@@ -34,7 +34,7 @@ pub struct Capabilities {
     pub timers: bool,
 }
 
-/// How frames travel.
+/// How the frames of a connection travel to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataPath {
     /// Into the peer's receive ring, at the same positions.
@@ -62,7 +62,7 @@ impl fmt::Display for DataPath {
     }
 }
 
-/// Why a term was granted lower than asked.
+/// Why a [`Term`] was granted lower than asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clamp {
     /// As asked.
@@ -73,7 +73,7 @@ pub enum Clamp {
     Peer,
 }
 
-/// One negotiated number.
+/// One number of a connection that both sides agreed on, and how they came to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Term {
     /// What our configuration asked for.

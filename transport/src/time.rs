@@ -57,8 +57,18 @@ impl Time {
     }
 }
 
-/// A moment of the machine's monotonic clock, like [`std::time::Instant`], with arithmetic that cannot panic: a moment
-/// plus a span that leaves the clock's range is [`Instant::NEVER`].
+/// A moment of the machine's monotonic clock, like [`std::time::Instant`], with arithmetic that cannot panic: a moment plus a span
+/// that leaves the clock's range is [`Instant::NEVER`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use gimmal_transport::Instant;
+///
+/// let until = Instant::now() + Duration::from_secs(60);
+/// assert!(!until.has_passed() && until.remaining() <= Duration::from_secs(60));
+/// assert_eq!(Instant::now() + Duration::MAX, Instant::NEVER);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Instant(Moment);
 

@@ -104,7 +104,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// What TLS came to on one connection.
+/// What TLS came to on one connection: the cipher suite, and whom the peer's certificate names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Secured {
     /// The cipher suite: `TLS13_AES_128_GCM_SHA256`.
@@ -115,7 +115,7 @@ pub struct Secured {
     pub peer: Option<Certificate>,
 }
 
-/// The names in a verified certificate.
+/// The names in a certificate of the peer's, which was verified.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Certificate {
     /// Its subject, in the order of the certificate: `O=Example,CN=client`. Special characters are escaped by a backslash.
@@ -127,7 +127,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Whether one of its names is `identity`.
+    /// Returns whether `identity` is its SPIFFE id, one of its DNS names, or its whole subject.
     #[must_use]
     pub fn is(&self, identity: &str) -> bool {
         self.spiffe.as_deref() == Some(identity)

@@ -43,7 +43,7 @@ impl<C: Channel> tower_service::Service<Request> for Calls<C> {
     }
 }
 
-/// A [`Layer`](crate::layer::Layer) of gimmal as a layer of `tower`, around channels.
+/// A [`Layer`] of gimmal as a layer of `tower`, around channels.
 #[derive(Clone, Debug)]
 pub struct Around<L>(pub L);
 

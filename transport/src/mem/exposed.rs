@@ -22,7 +22,8 @@ use crate::{
 const WORD_BYTES: usize = size_of::<u64>();
 const PAGE: usize = 4096;
 
-/// Memory that others change while it is read: words of 8 bytes, in this machine's byte order.
+/// Memory that others change while it is read: words of 8 bytes, in this machine's byte order. A handler uses the [`Exposed`]
+/// memory of its server by it.
 ///
 /// Every access is by atomic words, so no word is torn. A call that spans several words accesses them one by one, in no
 /// order that others could rely on. Calls keep their order: a reader that sees what a later call wrote sees on its next
@@ -60,13 +61,13 @@ impl Words {
         Self { len: region.len() as u64, region }
     }
 
-    /// Bytes of it.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -95,27 +96,27 @@ impl Words {
         Ok(&self.all()[self.place(at, WORD_BYTES)? / WORD_BYTES])
     }
 
-    /// Returns the word at `at`, a multiple of 8.
+    /// Returns the word at the offset `at`, bytes, in this machine's byte order. Never blocks.
     ///
     /// # Errors
-    /// [`AccessError::Misaligned`], [`AccessError::Outside`].
+    /// [`AccessError::Misaligned`] unless `at` is a multiple of 8, [`AccessError::Outside`] beyond the end.
     pub fn load(&self, at: u64) -> Result<u64, AccessError> {
         Ok(self.word(at)?.load(Ordering::Acquire))
     }
 
-    /// Sets the word at `at`, a multiple of 8.
+    /// Sets the word at the offset `at`, bytes, in this machine's byte order. Never blocks.
     ///
     /// # Errors
-    /// [`AccessError::Misaligned`], [`AccessError::Outside`].
+    /// [`AccessError::Misaligned`] unless `at` is a multiple of 8, [`AccessError::Outside`] beyond the end.
     pub fn store(&self, at: u64, value: u64) -> Result<(), AccessError> {
         self.word(at)?.store(value, Ordering::Release);
         Ok(())
     }
 
-    /// Copies the bytes from `at` on, each word as it was at some moment of the copy.
+    /// Fills `into` with the bytes from the offset `at` on, each word as it was at some moment of the copy. Never blocks.
     ///
     /// # Errors
-    /// [`AccessError::Outside`].
+    /// [`AccessError::Outside`] if they reach beyond the end; nothing is read then.
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), AccessError> {
         let first = self.place(at, into.len())?;
         let (skip, mut words) = (first % WORD_BYTES, self.all()[first / WORD_BYTES..].iter());
@@ -133,10 +134,11 @@ impl Words {
         Ok(())
     }
 
-    /// Sets the bytes from `at` on, word by word. The other bytes of the first and the last word are left to others.
+    /// Writes `from` to the offset `at`, word by word. The other bytes of the first and the last word are left to others. Never
+    /// blocks.
     ///
     /// # Errors
-    /// [`AccessError::Outside`].
+    /// [`AccessError::Outside`] if the bytes reach beyond the end; nothing is written then.
     pub fn write(&self, at: u64, from: &[u8]) -> Result<(), AccessError> {
         let first = self.place(at, from.len())?;
         fence(Ordering::Release);

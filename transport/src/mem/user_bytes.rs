@@ -22,9 +22,18 @@ use crate::mem::Loan;
 #[cfg(feature = "verbs")]
 use crate::mem::LoanHome;
 
-/// Bytes that somebody else owns, kept alive and as they are by everybody who has a clone of this. Read only.
+/// Bytes of the user's that are lent to peers without a codec: kept alive and as they are by each clone of this. Read only; it
+/// derefs to `[u8]`.
 ///
-/// One `UserBytes`, cloned, for one piece of memory: [`UserBytes::forget`] reaches what was lent of it and its clones.
+/// Make one `UserBytes` of one piece of memory, and clone it: [`UserBytes::forget`] reaches what was lent of it and its clones.
+///
+/// ```
+/// use gimmal_transport::UserBytes;
+///
+/// let kept = UserBytes::new(vec![7; 100_000]); // or an `Arc<[u8]>`, `bytes::Bytes`, a mapped file
+/// assert_eq!((kept.len(), kept[0]), (100_000, 7));
+/// let lent = kept.clone(); // the same memory, for `Channel::lend` or `Cx::lend`
+/// ```
 #[derive(Clone)]
 pub struct UserBytes {
     bytes: NonNull<u8>,
@@ -63,8 +72,8 @@ impl UserBytes {
         unsafe { Loan::new(self.bytes, self.len, ticket, home) }.read_only()
     }
 
-    /// The bytes of `owner`: an `Arc<[u8]>`, a `Vec<u8>`, `bytes::Bytes`, a mapped file, a [`Bulk`](crate::Bulk). It is
-    /// asked for them once, and dropped with the last clone, loan and registration, on whichever thread has that.
+    /// Makes bytes of the user's of `owner`: an `Arc<[u8]>`, a `Vec<u8>`, `bytes::Bytes`, a mapped file, a [`Bulk`](crate::Bulk).
+    /// It is asked for them once, and dropped with the last clone, loan and registration, on whichever thread has that.
     ///
     /// A file that is mapped must keep its length and, while it is lent, its contents.
     #[must_use]
