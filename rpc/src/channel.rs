@@ -210,8 +210,9 @@ pub trait Channel: Clone {
     /// where a worker moves them. A channel around another hands it on.
     fn drive(&self, idle: Duration) -> bool;
 
-    /// Returns registered memory of `bytes`, to be sent as an argument of a call on the same connection; another one refuses it, not
-    /// run. It may hold bytes of an earlier [loan](Loan): write all of it. Takes locks, and may map and register memory.
+    /// Returns registered memory of `bytes`, to be sent as an argument of a call on the same connection. A call of another client
+    /// ends with [`TransportError::ForeignLoan`](crate::TransportError::ForeignLoan), not run. It may hold bytes of an earlier
+    /// [loan](Loan): write all of it. Takes locks, and may map and register memory.
     ///
     /// A loan has at most [`bulk_bytes_max`](gimmal_engine::transport::PortConfig::bulk_bytes_max) (1 GiB). The loans of a connection,
     /// and what was pulled for it, have at most [`loan_bytes_max`](gimmal_engine::transport::PortConfig::loan_bytes_max) (4 GiB). A

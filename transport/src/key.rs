@@ -59,8 +59,9 @@ impl Drop for Secret {
     }
 }
 
-/// A key that both sides of a connection have, and prove to each other before it is made. It encrypts nothing. Clones share it;
-/// equality takes the same time for all keys, and `Debug` does not show it. It is wiped when the last clone is dropped.
+/// A key that both sides of a connection have. Each proves that it has it before the other discloses an address of its memory. It
+/// encrypts nothing. Clones share it; equality takes the same time for all keys, and `Debug` does not show it. It is wiped when the
+/// last clone is dropped.
 ///
 /// ```
 /// use gimmal_transport::Key;
