@@ -35,7 +35,7 @@ use crate::{
     stats::Stats,
     status::Fate,
     stream::Streams,
-    workers::{self, WorkerSet, offer},
+    workers::{WorkerSet, offer},
 };
 
 /// How long a worker may be late to end a call at its deadline before a waiting caller gives it up for lost.
@@ -91,18 +91,15 @@ impl Lined for Inner {
     fn line(&self) -> &Line {
         &self.line
     }
+
+    fn workers(&self) -> &WorkerSet {
+        &self.workers
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let (handle, conn) = self.line.here();
-        if !workers::close(&handle, conn)
-            && let Some(negotiated) = self.line.negotiated()
-        {
-            // The worker may have other clients, and outlive this one.
-            self.workers.ask_late(&handle, |asked| asked.closes.push((conn, negotiated)));
-        }
-        self.line.close_left();
+        self.line.end(&self.workers);
     }
 }
 
@@ -138,7 +135,7 @@ impl Client {
     /// `false`.
     #[must_use]
     pub fn shutdown(self, timeout: Duration) -> bool {
-        self.inner.line.leave(timeout)
+        self.inner.line.leave(timeout, &self.inner.workers)
     }
 
     /// Returns what the port did for this connection: doorbells, frames, READs. `None` when the worker did not answer.

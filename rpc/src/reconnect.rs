@@ -36,7 +36,7 @@ use crate::{
     frame::REQUEST_BYTES,
     here,
     route::{Opened, Route},
-    workers::{self, Handle, Place},
+    workers::{Handle, Place, WorkerSet},
 };
 
 /// Waits between attempts.
@@ -122,8 +122,14 @@ impl Deref for Way<'_> {
     }
 }
 
-/// A connection that was left for another one, and its worker.
-type Left = (Handle, ConnId);
+/// A connection that calls have left or are to leave, and its worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    handle: Handle,
+    conn: ConnId,
+    /// `None`: it never was.
+    negotiated: Option<Arc<Negotiated>>,
+}
 
 /// A connection that never was: calls on it fail at once.
 pub(crate) const NOWHERE: ConnId = ConnId::new(u32::MAX, u32::MAX);
@@ -228,55 +234,60 @@ impl Line {
     }
 
     /// Ends it when its calls have ended, at the latest after `timeout`; whether they had.
-    pub(crate) fn leave(&self, timeout: Duration) -> bool {
+    pub(crate) fn leave(&self, timeout: Duration, workers: &WorkerSet) -> bool {
         let deadline = Instant::now() + timeout;
-        let (handle, conn) = self.lead_nowhere();
+        let last = self.lead_nowhere();
         if here::is_serving() && self.is_here() {
             // Nothing would end while this thread waits.
-            self.close(&handle, conn);
+            self.close(&last, workers);
             return false;
         }
         let done = Arc::new(AtomicBool::new(false));
         loop {
             // Behind every call that was made before in the worker's inbox.
-            let _ = handle.submit(Command::Retire(conn, None, Arc::clone(&done)));
+            let _ = last.handle.submit(Command::Retire(last.conn, None, Arc::clone(&done)));
             std::thread::sleep(Duration::from_millis(1));
             if done.load(Ordering::Acquire) && self.left().is_empty() {
                 return true;
             }
             if deadline.has_passed() {
-                self.close(&handle, conn);
+                self.close(&last, workers);
                 return false;
             }
         }
     }
 
-    /// From now on calls fail at once; the connection they went to, and the way to its worker.
-    fn lead_nowhere(&self) -> (Way<'_>, ConnId) {
-        let _swap = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The present connection.
+    fn present(&self, negotiated: Option<Arc<Negotiated>>) -> Left {
+        let (handle, conn) = self.here();
+        Left { handle: Handle::clone(&handle), conn, negotiated }
+    }
+
+    /// From now on calls fail at once; the connection they went to.
+    fn lead_nowhere(&self) -> Left {
+        let negotiated = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         self.standing.is_left.store(true, Ordering::Relaxed);
-        let here = self.here();
+        let last = self.present(negotiated.clone());
         self.conn.store(bits(NOWHERE), Ordering::Relaxed);
         // Who sees that it is down also sees that it leads nowhere.
         self.standing.is_up.store(false, Ordering::Release);
-        here
+        last
     }
 
-    /// Closes its connection, and those that it has left.
-    fn close(&self, handle: &Handle, conn: ConnId) {
-        let _ = workers::close(handle, conn);
-        self.close_left();
-    }
-
-    /// Closes the connections that it has left.
-    pub(crate) fn close_left(&self) {
-        for (handle, old) in self.left().iter() {
-            let _ = workers::close(handle, *old);
+    /// Closes its last connection, and those that it has left.
+    fn close(&self, last: &Left, workers: &WorkerSet) {
+        for Left { handle, conn, negotiated } in self.left().iter().chain([last]) {
+            workers.close(handle, *conn, negotiated.as_ref());
         }
     }
 
+    /// Its user is gone.
+    pub(crate) fn end(&self, workers: &WorkerSet) {
+        self.close(&self.present(self.negotiated()), workers);
+    }
+
     /// Connects by the way that is the best one now. Returns the connection that it has left for that, if its user has not left it.
-    fn dial(&self, reconnect: &Reconnect) -> Result<Option<Left>, ConnectError> {
+    fn dial(&self, reconnect: &Reconnect, workers: &WorkerSet) -> Result<Option<Left>, ConnectError> {
         let handle = self.place.handle();
         let options = reconnect.options(handle.connect_options());
         let opened = self.route.open(&options, |address, options| handle.connect_with(address, options));
@@ -284,16 +295,14 @@ impl Line {
         let mut current = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_left() {
             // Its user left while it was dialled for.
-            workers::close(&handle, conn);
+            workers.close(&handle, conn, Some(&negotiated));
             return Ok(None);
         }
-        let (way, old) = self.here();
-        let left = (Handle::clone(&way), old);
-        drop(way);
+        self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
+        let left = self.present(current.replace(negotiated));
+        let is_first = left.negotiated.is_none();
         // Seen by whoever sees that calls go elsewhere.
         self.left().push(left.clone());
-        self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
-        let is_first = current.replace(negotiated).is_none();
         self.move_to(handle, conn);
         self.standing.is_up.store(true, Ordering::Release);
         self.reconnects.fetch_add(u64::from(!is_first), Ordering::Relaxed);
@@ -328,6 +337,9 @@ impl Line {
 /// Whatever has a line: kept alive by its users, not by the dialling.
 pub(crate) trait Lined: Send + Sync + 'static {
     fn line(&self) -> &Line;
+
+    /// Where its connections are.
+    fn workers(&self) -> &WorkerSet;
 }
 
 /// Makes the first connection of `owner`. Returns whether the worker took it on; otherwise its inbox stayed full.
@@ -456,7 +468,7 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
         if last.is_some() { Backoff::after(waits, reconnect) } else { Backoff::at_once(reconnect) };
     let attempt = || {
         let client = owner.upgrade().filter(|client| !client.line().is_left())?;
-        Some(client.line().dial(reconnect).map(|left| (client, left)))
+        Some(client.line().dial(reconnect, client.workers()).map(|left| (client, left)))
     };
     let Some((client, left)) = persist(&mut backoff, &url, attempt) else { return };
     *client.line().last_waits() = Some((backoff, Instant::now()));
@@ -514,13 +526,13 @@ pub(crate) fn persist<T>(
 /// Between two looks whether the calls on an old connection have ended.
 const RETIRE_LOOK: Duration = Duration::from_millis(5);
 
-/// Closes the `old` connection when its calls have ended. With its owner it is closed anyway, see [`Line::close_left`].
-fn retire<T: Lined>(owner: &Weak<T>, (handle, old): &Left) {
+/// Closes the `old` connection when its calls have ended. With its owner it is closed anyway, see [`Line::end`].
+fn retire<T: Lined>(owner: &Weak<T>, Left { handle, conn: old, .. }: &Left) {
     let done = Arc::new(AtomicBool::new(false));
     while let Some(client) = owner.upgrade() {
         let line = client.line();
         if done.load(Ordering::Acquire) {
-            return line.left().retain(|(other, conn)| conn != old || !other.is_same(handle));
+            return line.left().retain(|left| left.conn != *old || !left.handle.is_same(handle));
         }
         // A full inbox empties soon. Without its worker the connection is gone as well.
         let (way, conn) = line.here();

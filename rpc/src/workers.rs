@@ -7,7 +7,9 @@ use std::{
 
 use gimmal_engine::{
     Inline, Plan, StartError, Station, WorkerHandle, Workers,
-    transport::{ConnId, Exposed, Gate as _, Instant, Loan, LoanError, Provider, UserBytes, UserMemory},
+    transport::{
+        ConnId, Exposed, Gate as _, Instant, Loan, LoanError, Negotiated, Provider, UserBytes, UserMemory,
+    },
     worker::duty::DutySnapshot,
 };
 
@@ -44,12 +46,6 @@ const SUCCESSION_LOOK: Duration = Duration::from_millis(10);
 #[inline]
 pub(crate) fn offer(handle: &Handle, command: Command) -> Result<(), Command> {
     handle.offer(command, Duration::ZERO)
-}
-
-/// Has a worker say goodbye on a connection of ours. If its inbox stays full (`false`), the connection ends with the worker, or
-/// [later](WorkerSet::ask_late).
-pub(crate) fn close(handle: &Handle, conn: ConnId) -> bool {
-    handle.close(conn).is_ok()
 }
 
 impl<P: Provider> Worker for WorkerHandle<P, Node> {
@@ -119,6 +115,16 @@ impl WorkerSet {
         if let Some((_, late)) = places.find(|(place, _)| place.handle().is_same(handle)) {
             late.ask(add);
             handle.ring();
+        }
+    }
+
+    /// Has the worker of `handle` say goodbye on a connection of ours, however full its inbox is: it may have other clients, and outlive
+    /// this one. `None`: there never was one.
+    pub(crate) fn close(&self, handle: &Handle, conn: ConnId, negotiated: Option<&Arc<Negotiated>>) {
+        if let Some(negotiated) = negotiated
+            && handle.close(conn).is_err()
+        {
+            self.ask_late(handle, |asked| asked.closes.push((conn, Arc::clone(negotiated))));
         }
     }
 

@@ -13,6 +13,7 @@ use std::{
         mpsc,
     },
     task::{Context, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use common::{Fixture, ProbeClient, config, connections, until};
@@ -21,6 +22,7 @@ use gimmal_rpc::{CallError, CallOptions, Client, Config, Fate, TransportError};
 for_each_scheme! {
     a_call_that_is_dropped_while_the_inbox_is_full_is_cancelled
     a_client_that_is_dropped_while_the_inbox_is_full_leaves_its_connection
+    a_client_that_is_shut_down_while_the_inbox_is_full_leaves_its_connection
 }
 
 /// With a place for one command.
@@ -103,11 +105,12 @@ fn a_call_that_is_dropped_while_the_inbox_is_full_is_cancelled(scheme: &str) {
     until("it is served", || client.echo("alive".to_owned()).wait().is_ok());
 }
 
-fn a_client_that_is_dropped_while_the_inbox_is_full_leaves_its_connection(scheme: &str) {
-    let fixture = Fixture::new(scheme, "late-close");
+/// Two clients on one worker, whose inbox is full while the second of them goes.
+fn leaves_with_a_full_inbox(scheme: &str, name: &str, waiting_max: usize, go: impl FnOnce(ProbeClient)) {
+    let fixture = Fixture::new(scheme, name);
     // Workers of these two: nobody else has such a configuration.
     let number = ["mem", "shm", "tcp", "rxe", "siw"].iter().position(|other| *other == scheme).unwrap();
-    let config = Config { waiting_max: 100 + number, ..narrow() };
+    let config = Config { waiting_max: waiting_max + number, ..narrow() };
     let connect = || {
         let builder = Client::builder().config(config.clone()).share_workers();
         ProbeClient::new(builder.connect(&fixture.url).unwrap())
@@ -117,9 +120,19 @@ fn a_client_that_is_dropped_while_the_inbox_is_full_leaves_its_connection(scheme
     let blocked = block(&stays);
     let waits = stays.hang();
     assert!(is_refused(stays.hang()), "the inbox is full");
-    drop(leaves);
+    go(leaves);
     drop(blocked);
     until("one has left", || connections(&fixture.server).iter().sum::<usize>() == 1);
     drop(waits);
     until("it is served", || stays.echo("alive".to_owned()).wait().is_ok());
+}
+
+fn a_client_that_is_dropped_while_the_inbox_is_full_leaves_its_connection(scheme: &str) {
+    leaves_with_a_full_inbox(scheme, "late-close", 100, drop);
+}
+
+fn a_client_that_is_shut_down_while_the_inbox_is_full_leaves_its_connection(scheme: &str) {
+    leaves_with_a_full_inbox(scheme, "late-shutdown", 110, |client| {
+        assert!(!client.channel().clone().shutdown(Duration::ZERO), "its worker is asked");
+    });
 }

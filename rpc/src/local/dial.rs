@@ -19,15 +19,16 @@ use gimmal_engine::{
     transport::{CloseReason, thread},
 };
 
-use super::LocalConn;
+use super::{LocalConn, conn::Turns};
 use crate::{
     command::{Command, Watcher},
     config::Reconnect,
     error::ConnectError,
+    late::Late,
     oneshot::{Receiver, Sender, oneshot},
     reconnect::{Backoff, persist},
     route::Opened,
-    workers::{self, Handle},
+    workers::Handle,
 };
 
 type Connected = Result<Made, ConnectError>;
@@ -36,9 +37,19 @@ type Connected = Result<Made, ConnectError>;
 struct Made {
     opened: Option<Opened>,
     handle: Handle,
+    late: Arc<Late>,
 }
 
 impl Made {
+    fn nothing(turns: &Turns) -> Self {
+        Self { opened: None, handle: turns.handle(), late: turns.app().late() }
+    }
+
+    fn with(mut self, opened: Opened) -> Self {
+        self.opened = Some(opened);
+        self
+    }
+
     fn take(mut self) -> Option<Opened> {
         self.opened.take()
     }
@@ -46,8 +57,11 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        if let Some((conn, _)) = &self.opened {
-            workers::close(&self.handle, *conn);
+        if let Some((conn, negotiated)) = self.opened.take()
+            && self.handle.close(conn).is_err()
+        {
+            self.late.ask(|asked| asked.closes.push((conn, negotiated)));
+            self.handle.ring();
         }
     }
 }
@@ -70,22 +84,23 @@ impl Dialling {
     /// Dials by a thread: once, or until somebody answers.
     pub(super) fn of(local: &Rc<LocalConn>, again: Option<Reconnect>) -> Self {
         let (sender, receiver) = oneshot();
-        let (handle, route) = (local.turns().handle(), local.route().clone());
+        let route = local.route().clone();
+        let made = Made::nothing(&local.turns());
         let dial = move || match again {
             None => {
-                let open = |address: &_, options: &_| handle.connect_with(address, options);
-                let opened = route.open(handle.connect_options(), open);
-                sender.send(opened.map(|opened| Made { opened: Some(opened), handle }));
+                let open = |address: &_, options: &_| made.handle.connect_with(address, options);
+                let opened = route.open(made.handle.connect_options(), open);
+                sender.send(opened.map(|opened| made.with(opened)));
             }
             Some(reconnect) => {
-                let options = reconnect.options(handle.connect_options());
+                let options = reconnect.options(made.handle.connect_options());
                 let attempt = || {
-                    let is_wanted = sender.is_wanted() && !handle.is_gone();
-                    let open = |address: &_, options: &_| handle.connect_with(address, options);
+                    let is_wanted = sender.is_wanted() && !made.handle.is_gone();
+                    let open = |address: &_, options: &_| made.handle.connect_with(address, options);
                     is_wanted.then(|| route.open(&options, open))
                 };
                 if let Some(opened) = persist(&mut Backoff::new(&reconnect), &route.name(), attempt) {
-                    sender.send(Ok(Made { opened: Some(opened), handle }));
+                    sender.send(Ok(made.with(opened)));
                 }
             }
         };
@@ -152,5 +167,44 @@ impl Watcher for Tells {
 
     fn is_moving(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use gimmal_testkit::until;
+
+    use super::*;
+    use crate::{Cx, client::Client, config::Config, reconnect::NOWHERE, server::Server};
+
+    #[gimmal_macros::service(crate = crate)]
+    trait Nothing {
+        async fn nothing(&self, cx: &Cx);
+    }
+
+    struct Idle;
+
+    impl Nothing for Idle {
+        async fn nothing(&self, _: &Cx) {}
+    }
+
+    #[test]
+    fn a_connection_that_nobody_takes_is_closed_although_the_inbox_is_full() {
+        let url = format!("mem://nobody-takes-{}", std::process::id());
+        let server = Server::builder().service(serve_nothing(Idle)).listen(&url).unwrap();
+        let client = Client::builder().config(Config::default()).open_local(&url).unwrap();
+        let dialling = client.dial(None);
+        let connections = |expected: usize| {
+            client.turn();
+            server.duty().iter().map(|duty| duty.connections).sum::<usize>() == expected
+        };
+        until("it is made", || connections(1));
+        let handle = client.local.turns().handle();
+        let any = || Command::Retire(NOWHERE, None, Arc::new(AtomicBool::new(false)));
+        while handle.submit(any()).is_ok() {}
+        drop(dialling);
+        until("it is closed", || connections(0));
     }
 }

@@ -228,6 +228,11 @@ impl Node {
         }
     }
 
+    /// For what must not be lost for a full inbox.
+    pub(crate) fn late(&self) -> Arc<Late> {
+        Arc::clone(&self.late)
+    }
+
     /// Why `conn` is not there.
     fn closing(&self, conn: ConnId) -> CloseReason {
         let known = self.closings.iter().find(|(closed, _)| *closed == conn);
