@@ -7,14 +7,8 @@ use std::{
     time::Duration,
 };
 
-use gimmal_transport::Time;
-use rustix::{
-    event::epoll,
-    time::{
-        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-        timerfd_settime,
-    },
-};
+use gimmal_transport::{Time, sync::timer};
+use rustix::event::epoll;
 
 /// A worker's sleep as one descriptor ([`AsFd`]) that any event loop can wait for: it can be read when the port has something to
 /// do, or when the time that was set is over. It is only waited for, never read from.
@@ -29,8 +23,7 @@ pub struct Alarm {
 impl Alarm {
     /// For a port that waits by `port`.
     pub(crate) fn new(port: BorrowedFd<'_>) -> io::Result<Self> {
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let timer = timer::timer()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, port, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
@@ -49,14 +42,7 @@ impl Alarm {
         if now < set && set <= due && set < Time::NEVER {
             return Ok(());
         }
-        // 0 would turn it off.
-        let after = after.max(Duration::from_nanos(1));
-        let it_value = Timespec {
-            tv_sec: after.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: after.subsec_nanos().into(),
-        };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
+        timer::set(&self.timer, after)?;
         self.due.set(due);
         Ok(())
     }

@@ -14,14 +14,17 @@ use std::{
 };
 
 use gimmal::{
-    Channel, Server,
+    Channel, Config, Reconnect, Server,
     balance::{Balanced, BalancedBuilder, Pick},
     layer::{Hedge, Layered, Log},
     tokio::LocalClient,
 };
 use gimmal_testkit::{ChildGuard, child::this_program, until};
 use probe::{ProbeClient, Prober, address, builder, config, local, nap, patient, serve};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    time::{ClockId, Timespec, clock_gettime},
+};
 use tokio::task::spawn_local;
 
 /// Calls without a pause while `disturb` runs, which returns the last server. None may fail.
@@ -232,14 +235,23 @@ fn local_clients_without_a_thread_to_connect_with_come_back() {
     }
     let url = address("short");
     let first = Child::start(&url);
+    let other = address("short-other");
+    let _other = Child::start(&other);
     local().block_on(async {
-        let channel = LocalClient::connect_with(builder(), &url).await.unwrap();
+        // Keeps the thread that shared memory has while there is a connection: the place of one that ends would be a thread's.
+        let _connected = LocalClient::connect_with(builder(), &other).await.unwrap();
+        let reconnect = Reconnect { max: Duration::from_secs(1), ..Reconnect::default() };
+        let slow = builder().config(Config { reconnect: Some(reconnect), ..config() });
+        let channel = LocalClient::connect_with(slow, &url).await.unwrap();
         let allow = forbid_threads();
         drop(first);
         while channel.is_ready() {
             nap(1).await;
         }
-        nap(300).await;
+        let before = clock_gettime(ClockId::ThreadCPUTime);
+        nap(2000).await;
+        let busy = clock_gettime(ClockId::ThreadCPUTime) - before;
+        assert!(busy < Timespec { tv_sec: 0, tv_nsec: 400_000_000 }, "it waits busily: {busy:?} in 2 s");
         let lazy = LocalClient::connect_lazy(builder().reconnect(None), &url).unwrap();
         let error = LocalClient::balanced(balanced(), vec![url.clone()]).await.unwrap_err();
         assert!(error.to_string().contains("no thread to ask the resolver with"), "{error}");

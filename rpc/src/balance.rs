@@ -45,7 +45,6 @@ use crate::{
     method::Method,
     response::Response,
     status::{Code, Status},
-    timer::pause,
     workers::WorkerSet,
 };
 
@@ -88,6 +87,9 @@ pub trait Source: 'static {
     /// a connection.
     fn connect(&self, config: &Config, url: &str)
     -> impl Future<Output = Result<Self::Client, ConnectError>>;
+
+    /// Waits, on the event loop.
+    fn pause(&self, time: Duration) -> impl Future<Output = ()>;
 
     /// Runs a task on the event loop until it ends or the returned guard is dropped.
     fn spawn(&self, task: LocalTask) -> Box<dyn Any + Send + Sync>;
@@ -224,7 +226,7 @@ impl BalancedBuilder {
         let asked = Arc::clone(&source);
         let keeper = source.spawn(Box::pin(async move {
             loop {
-                pause(refresh).await;
+                asked.pause(refresh).await;
                 let Some(shared) = theirs.upgrade() else { return };
                 if let Err(error) = update(&shared, &*asked, &config).await {
                     tracing::debug!(%error, "no server could be reached");

@@ -12,7 +12,7 @@ use std::{
     any::Any,
     cell::{Cell, RefCell},
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     io,
     os::fd::AsFd,
     pin::Pin,
@@ -31,7 +31,7 @@ use gimmal_rpc::{
     memory::{Accessor, Handed},
     ready::{Attempt, Ready},
     response::Response,
-    timer::pause,
+    timer,
 };
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -246,10 +246,20 @@ async fn keep(shared: Weak<Shared>, reconnect: Option<Reconnect>, is_up: bool) {
     }
 }
 
-/// Waits for what is short to dial with: threads, descriptors or memory. So this takes none that an event loop may not have.
+/// Waits for what is short to dial with: threads, descriptors or memory.
 async fn fall_short(error: &ConnectError, reconnect: Reconnect) {
     tracing::warn!(%error, "no connection yet");
     pause(reconnect.max).await;
+}
+
+/// Waits by a descriptor of the runtime's, which may have no clock. Where there is none left it takes a thread: with neither, each of
+/// the runtime's rounds looks at the time.
+async fn pause(time: Duration) {
+    match Readable::after(time) {
+        // An error: the runtime ends.
+        Ok(timer) => drop(poll_fn(|context| timer.poll(context)).await),
+        Err(_) => timer::pause(time).await,
+    }
 }
 
 /// Makes the next connection, to which calls go from then on.
@@ -422,6 +432,10 @@ impl<R: Resolver> Source for Servers<R> {
 
     async fn connect(&self, config: &Config, url: &str) -> Result<LocalClient, ConnectError> {
         LocalClient::connect_with(Client::builder().config(config.clone()), url).await
+    }
+
+    fn pause(&self, time: Duration) -> impl Future<Output = ()> {
+        pause(time)
     }
 
     fn spawn(&self, task: LocalTask) -> Box<dyn Any + Send + Sync> {

@@ -17,6 +17,7 @@ pub(crate) mod publish;
 pub mod readable;
 pub(crate) mod release;
 pub mod thread;
+pub mod timer;
 pub(crate) mod wake;
 pub(crate) mod word;
 

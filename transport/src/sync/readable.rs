@@ -4,9 +4,12 @@ use std::{
     io,
     os::fd::OwnedFd,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::io::{Interest, unix::AsyncFd};
+
+use super::timer;
 
 /// A descriptor whose readiness a tokio runtime reports. It is only waited for, never read from.
 #[derive(Debug)]
@@ -25,6 +28,19 @@ impl Readable {
         // gives no access to it.
         let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         Ok(Self(fd?))
+    }
+
+    /// Registers a descriptor that is readable after `time`.
+    ///
+    /// # Errors
+    /// The system's, when there is no descriptor, or it waits for no more.
+    ///
+    /// # Panics
+    /// Where [`Readable::new`] does.
+    pub fn after(time: Duration) -> io::Result<Self> {
+        let timer = timer::timer()?;
+        timer::set(&timer, time)?;
+        Self::new(timer)
     }
 
     /// Waits until the descriptor is readable, and forgets that it was.
