@@ -130,7 +130,7 @@ fn pipelines(service: &Service) -> TokenStream {
     let methods = raw.map(|method| {
         let (Method { ident, cfgs, .. }, index) = (method, method.index());
         let pipeline = format_ident!("{}_pipeline", ident.unraw());
-        let about = format!("Many calls of [`{ident}`](Self::{ident}) at once, told apart by tags.");
+        let about = format!("Returns a pipeline: many calls of [`{ident}`](Self::{ident}) in flight at once, told apart by tags.");
         quote! {
             #(#cfgs)*
             #[doc = #about]
@@ -168,19 +168,19 @@ pub(crate) fn client(service: &Service) -> TokenStream {
 
         #[allow(clippy::too_many_arguments)]
         impl<GimmalChannel: #private::Channel> #client<GimmalChannel> {
-            /// A client over a channel.
+            /// Makes a client that calls through a channel: a connected client, or one with layers around it. Does not block.
             pub fn new(gimmal_channel: GimmalChannel) -> Self {
                 Self { channel: gimmal_channel, options: ::core::default::Default::default(), methods: #table() }
             }
 
-            /// A client whose calls have these options.
+            /// Gives all calls of this client these options, in place of those it had. Clone it first to keep both.
             #[must_use]
             pub fn with_options(mut self, gimmal_options: #private::CallOptions) -> Self {
                 self.options = gimmal_options;
                 self
             }
 
-            /// What it calls through.
+            /// Returns the channel that it calls through, for loans and access to remote memory.
             pub fn channel(&self) -> &GimmalChannel {
                 &self.channel
             }

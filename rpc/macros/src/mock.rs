@@ -31,7 +31,7 @@ pub(crate) fn mock(service: &Service) -> TokenStream {
     let fields = mocked.iter().map(|mocked| &mocked.field);
     let setters = names.iter().zip(&mocked).zip(&cfgs).map(|((name, mocked), cfgs)| {
         let Mocked { generics, setter, kept, .. } = mocked;
-        let about = format!("What `{name}` does, from now on.");
+        let about = format!("Sets what `{name}` does, in place of what was set before.");
         quote! {
             #(#cfgs)*
             #[doc = #about]
@@ -44,7 +44,7 @@ pub(crate) fn mock(service: &Service) -> TokenStream {
     });
     let implementations = mocked.iter().map(|mocked| &mocked.implementation);
     let about = format!(
-        "A [`{ident}`] whose methods do what was set, one by one. One that is called before panics with its name, and its caller is told that the handler did."
+        "A [`{ident}`] for tests, whose methods do what was set. One that was not set panics with its name when it is called, and its caller is told so."
     );
     quote! {
         #[doc = #about]
@@ -61,7 +61,7 @@ pub(crate) fn mock(service: &Service) -> TokenStream {
         }
 
         impl #mock {
-            /// None of its methods is set.
+            /// Makes a mock of which no method is set.
             #[must_use]
             pub fn new() -> Self {
                 ::core::default::Default::default()

@@ -170,7 +170,8 @@ pub(crate) fn server(service: &Service) -> TokenStream {
         service.methods.iter().filter_map(|method| arm(service, method)).collect()
     };
     let (raw, starts) = (arms(raw_arm), arms(start_arm));
-    let about = format!("Serves an implementation of [`{ident}`].");
+    let about = format!("A service for a server, made of an implementation of [`{ident}`].");
+    let makes = format!("Makes a service for a server of an implementation of [`{ident}`].");
     let Holding { pointer, held, made, is_local } = Holding::of(service);
     quote! {
         #[doc = #about]
@@ -184,7 +185,7 @@ pub(crate) fn server(service: &Service) -> TokenStream {
             }
         }
 
-        #[doc = #about]
+        #[doc = #makes]
         #vis fn #serve<GimmalService: #ident>(gimmal_service: GimmalService) -> #server<GimmalService> {
             #server { service: #made }
         }
