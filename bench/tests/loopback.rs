@@ -361,7 +361,8 @@ fn verify_catches_one_bit() {
     for mode in ["inline", "handoff"] {
         // The last byte of a line is what only a thorough look sees.
         let line = format!("lat --loopback -n 3000 -s 64 --mode {mode} --pairs 2 --json --corrupt 1500");
-        assert!(bench(&line).status.success(), "{mode}: a quick look sees one word of a line");
+        let quick = bench(&line);
+        assert!(quick.status.success(), "{mode}: a quick look sees one word of a line: {quick:?}");
         let output = bench(&format!("{line} --verify"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{mode}: {said}");
