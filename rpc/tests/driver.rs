@@ -214,8 +214,12 @@ fn what_a_waker_drops_is_cancelled_too(scheme: &str) {
         let mut first = client.later(5);
         let waker = Waker::from(Arc::new(Drops));
         assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
-        assert_eq!(client.later(20).await, Ok(20));
-        assert!(DOOMED.take().is_none());
+        // On a machine that stood still both answers may be due at once, in either order.
+        let began = Instant::now();
+        while DOOMED.with_borrow(Option::is_some) {
+            assert_eq!(client.later(20).await, Ok(20));
+            assert!(began.elapsed() < Duration::from_secs(60), "nobody was woken");
+        }
         until("it is dropped", || fixture.hanging() == 0);
         assert_eq!(first.await, Ok(5));
         assert_eq!(client.channel().stats().cancelled, 1);

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use super::{
     harness::Harness,
     outcome::{Outcome, ensure},
+    patience,
     rig::{Duo, Flow, Rig, Side, pattern},
 };
 use gimmal_transport::{
@@ -66,7 +67,7 @@ impl<'a, P: Provider> Bench<'a, P> {
     pub(super) fn rig_with(&mut self, configs: [PortConfig; 2]) -> Outcome<Rig<P>> {
         let providers = [self.harness.provider(0), self.harness.provider(1)];
         let ports = [providers[0].open_port(&configs[0])?, providers[1].open_port(&configs[1])?];
-        let listener = providers[1].listen(&self.harness.address(), &ListenOptions::default())?;
+        let listener = providers[1].listen(&self.harness.address(), &patience::listening())?;
         let address = listener.address();
         let inbox = [VecDeque::new(), VecDeque::new()];
         Ok(Rig { providers, ports, listener, address, inbox, batch: Batch::new(16), polls: [0; 2] })
@@ -113,7 +114,7 @@ impl<'a, P: Provider> Bench<'a, P> {
     }
 
     pub(super) fn connect(&mut self, rig: &mut Rig<P>) -> Outcome<Duo> {
-        self.connect_with(rig, &ConnectOptions::default())
+        self.connect_with(rig, &patience::connecting())
     }
 
     pub(super) fn connect_with(&mut self, rig: &mut Rig<P>, options: &ConnectOptions) -> Outcome<Duo> {

@@ -4,6 +4,7 @@ use super::{
     bench::{Bench, same},
     case::{ANY, Case},
     outcome::{Outcome, ensure},
+    patience,
     rig::pattern,
 };
 use gimmal_transport::{CloseReason, Port, Provider, Refused, Tag, Violation, testing::Came};
@@ -143,7 +144,7 @@ fn keeps_counters<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn before_open<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
-    let [active, passive] = bench.links(&mut rig, &gimmal_transport::ConnectOptions::default())?;
+    let [active, passive] = bench.links(&mut rig, &patience::connecting())?;
     let now = bench.now();
     let active = rig.ports[0].adopt(active, now)?;
     rig.ports[0].close(active, CloseReason::Local, now);

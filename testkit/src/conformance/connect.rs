@@ -6,6 +6,7 @@ use super::{
     bench::Bench,
     case::{ANY, Case, KNOCK},
     outcome::{Outcome, ensure},
+    patience,
     rig::{Duo, Rig, Side},
 };
 use gimmal_transport::{
@@ -99,7 +100,7 @@ fn hello_says<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     (config.initiator_depth, config.responder_resources, config.arrivals) = (5, 6, 21);
     let mut rig = bench.rig_with([config.clone(), bench.harness.config()])?;
     let gate = rig.ports[0].gate();
-    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
+    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &patience::connecting())?;
     let incoming = bench.incoming(&mut rig, &mut connecting)?;
     let hello = *incoming.hello();
     let said = if hello.features.has(Feature::SHARED) {
@@ -120,7 +121,7 @@ fn refused_by<P: Provider>(
     answer: impl FnOnce(<P::Listener as Listener>::Incoming),
 ) -> Outcome<ConnectError> {
     let gate = rig.ports[0].gate();
-    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
+    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &patience::connecting())?;
     answer(bench.incoming(rig, &mut connecting)?);
     outcome(bench, rig, &mut connecting)
 }
@@ -184,10 +185,10 @@ fn nobody_listens<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
     // Nobody else may have it, so it is one that was just given up.
     let address = rig.listener.address();
-    rig.listener = rig.providers[1].listen(&bench.harness.address(), &ListenOptions::default())?;
+    rig.listener = rig.providers[1].listen(&bench.harness.address(), &patience::listening())?;
     ensure!(rig.listener.address() != address, "the harness gave one address twice");
     let gate = rig.ports[0].gate();
-    let error = match rig.providers[0].connect(&address, &gate, &ConnectOptions::default()) {
+    let error = match rig.providers[0].connect(&address, &gate, &patience::connecting()) {
         Ok(mut connecting) => outcome(bench, &mut rig, &mut connecting)?,
         Err(error) => error,
     };
@@ -215,7 +216,7 @@ fn silence<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 /// Connects while requests of attempts that were given up may still be on their way to the listener, or in its queue.
 fn connect_past_the_dead<P: Provider>(bench: &mut Bench<'_, P>, rig: &mut Rig<P>) -> Outcome<Duo> {
     let gates = [rig.ports[0].gate(), rig.ports[1].gate()];
-    let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], &ConnectOptions::default())?;
+    let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], &patience::connecting())?;
     let (mut active, mut passives) = (None, Vec::new());
     // Which of the requests is ours is known when it opens: the others never do.
     let passive = bench.wait("opened connection", |now| {
@@ -266,7 +267,7 @@ fn within_any_time<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn wrong_provider<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let rig = bench.rig()?;
     let wrong = bench.harness.wrong_address();
-    let listening = rig.providers[1].listen(&wrong, &ListenOptions::default()).map(|_| ());
+    let listening = rig.providers[1].listen(&wrong, &patience::listening()).map(|_| ());
     let not_ours =
         |error: &PortError| matches!(error, PortError::NotBuilt { .. } | PortError::NotOpened { .. });
     let named = match &listening {
@@ -275,7 +276,7 @@ fn wrong_provider<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     };
     ensure!(named, "{listening:?}");
     let gate = rig.ports[0].gate();
-    let connecting = rig.providers[0].connect(&wrong, &gate, &ConnectOptions::default()).map(|_| ());
+    let connecting = rig.providers[0].connect(&wrong, &gate, &patience::connecting()).map(|_| ());
     let named = match &connecting {
         Err(ConnectError::Port(error)) => not_ours(error),
         other => matches!(other, Err(ConnectError::Address { .. })),
@@ -286,7 +287,7 @@ fn wrong_provider<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn in_use<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
-    let second = rig.providers[1].listen(&rig.address, &ListenOptions::default()).map(|_| ());
+    let second = rig.providers[1].listen(&rig.address, &patience::listening()).map(|_| ());
     ensure!(matches!(second, Err(ListenError::InUse { .. })), "{second:?}");
     let mut duo = bench.connect(&mut rig)?;
     bench.exchange(&mut rig, &mut duo, 1)
@@ -296,7 +297,7 @@ fn given_up<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
     for _ in 0..3 {
         let gate = rig.ports[0].gate();
-        drop(rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?);
+        drop(rig.providers[0].connect(&rig.address, &gate, &patience::connecting())?);
     }
     let mut duo = connect_past_the_dead(bench, &mut rig)?;
     bench.exchange(&mut rig, &mut duo, 1)
@@ -305,7 +306,7 @@ fn given_up<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn dropped_link<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
     for dropped in 0..2 {
-        let [active, passive] = bench.links(&mut rig, &ConnectOptions::default())?;
+        let [active, passive] = bench.links(&mut rig, &patience::connecting())?;
         let now = bench.now();
         let (side, link): (Side, _) = if dropped == 0 {
             drop(active);
@@ -344,7 +345,7 @@ fn silent_handshake<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         silent.0 = Some(knock);
         incoming.accept(&rig.ports[1].gate())?
     } else {
-        let [active, passive] = bench.links(&mut rig, &ConnectOptions::default())?;
+        let [active, passive] = bench.links(&mut rig, &patience::connecting())?;
         silent.1 = Some(active);
         passive
     };
@@ -364,7 +365,7 @@ fn above_the_limit<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     config.connections = 1;
     let mut rig = bench.rig_with([bench.harness.config(), config])?;
     let mut first = bench.connect(&mut rig)?;
-    let [active, passive] = bench.links(&mut rig, &ConnectOptions::default())?;
+    let [active, passive] = bench.links(&mut rig, &patience::connecting())?;
     let now = bench.now();
     let refused = rig.ports[1].adopt(passive, now);
     ensure!(
@@ -441,7 +442,7 @@ fn foreign_bytes<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn bent_hello<P: Provider>(bench: &mut Bench<'_, P>, change: impl Fn(&mut [u8])) -> Outcome<Vec<u8>> {
     let mut rig = bench.rig()?;
     let gate = rig.ports[0].gate();
-    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
+    let mut connecting = rig.providers[0].connect(&rig.address, &gate, &patience::connecting())?;
     let mut bytes = bench.incoming(&mut rig, &mut connecting)?.hello().encode().to_vec();
     change(&mut bytes);
     Ok(bytes)

@@ -35,7 +35,7 @@ pub trait Harness<P: Provider> {
 
     /// After this a case gives up.
     fn time_out(&self) -> Duration {
-        Duration::from_secs(10)
+        Duration::from_secs(60)
     }
 
     /// So long nothing must arrive, where nothing may.

@@ -6,6 +6,7 @@ use super::{
     bench::Bench,
     case::{ANY, Case, KNOCK},
     outcome::{Outcome, ensure},
+    patience,
     rig::Rig,
 };
 use gimmal_transport::{
@@ -32,13 +33,13 @@ fn key(byte: u8) -> Outcome<Key> {
 fn rig<P: Provider>(bench: &mut Bench<'_, P>, keys: &[u8]) -> Outcome<Rig<P>> {
     let mut rig = bench.rig()?;
     let keys = keys.iter().map(|byte| key(*byte)).collect::<Outcome<_>>()?;
-    let options = ListenOptions { keys, ..ListenOptions::default() };
+    let options = ListenOptions { keys, ..patience::listening() };
     bench.listen_again(&mut rig, &options)?;
     Ok(rig)
 }
 
 fn with(byte: u8) -> Outcome<ConnectOptions> {
-    Ok(ConnectOptions { key: Some(key(byte)?), ..ConnectOptions::default() })
+    Ok(ConnectOptions { key: Some(key(byte)?), ..patience::connecting() })
 }
 
 fn proved_by_both<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
@@ -96,7 +97,7 @@ fn wrong<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn client_lacks<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = rig(bench, &[1])?;
-    refused(bench, &mut rig, &ConnectOptions::default(), RejectReason::KeyNeeded)
+    refused(bench, &mut rig, &patience::connecting(), RejectReason::KeyNeeded)
 }
 
 fn server_lacks<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
@@ -108,7 +109,7 @@ fn server_lacks<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn replayed<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut plain = bench.rig()?;
     let gate = plain.ports[0].gate();
-    let mut connecting = plain.providers[0].connect(&plain.address, &gate, &ConnectOptions::default())?;
+    let mut connecting = plain.providers[0].connect(&plain.address, &gate, &patience::connecting())?;
     let mut hello = *bench.incoming(&mut plain, &mut connecting)?.hello();
     let recorded = parts::request(&mut hello, Some(&key(1)?));
     drop(plain);

@@ -13,7 +13,7 @@ use gimmal_transport::{Address, ConnectError, Instant, Refusal};
 
 use super::harness::Knock;
 
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Fields drop in this order: the id with its queue pair first.
 struct Client {

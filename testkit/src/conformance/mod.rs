@@ -23,6 +23,7 @@ mod key;
 mod knock_rdma;
 mod one_sided;
 mod outcome;
+mod patience;
 mod poll;
 mod publish;
 mod real_time;

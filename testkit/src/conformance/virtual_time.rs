@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use super::harness::{Harness, Knock};
+use super::{
+    harness::{Harness, Knock},
+    patience,
+};
 use gimmal_sim::{Sim, SimConfig};
-use gimmal_transport::{Address, ConnectOptions, Connecting, Port, Provider, Time};
+use gimmal_transport::{Address, Connecting, Port, Provider, Time};
 
 /// One world for all cases; its findings are looked at after each.
 #[derive(Debug)]
@@ -56,7 +59,7 @@ impl Harness<Sim> for VirtualTime {
 
     fn knock(&mut self, address: &Address, private_data: &[u8]) -> Option<Knock> {
         let port = self.sim.open_port(&self.config()).ok()?;
-        let options = ConnectOptions::default();
+        let options = patience::connecting();
         let mut connecting = self.sim.connect_raw(address, &port.gate(), &options, private_data).ok()?;
         Some(Box::new(move || {
             let _keeps_its_gate = &port;
