@@ -158,7 +158,7 @@ fn first_of<const N: usize>(flaws: [(bool, &'static str, u64, &'static str); N])
 pub enum Receives {
     /// Each connection has its own: a ring where the device can, slots otherwise.
     Own,
-    /// From a queue that the connections of a port share on each device, by send/recv; with a small queue pair.
+    /// From a queue that connections of a port share on each device, by send/recv; with a small queue pair.
     Shared,
     /// Shared by those that come when the port has this many connections already, if the device has such queues.
     SharedAbove(u32),

@@ -1,6 +1,6 @@
 //! What a port did for one connection; read by the owner of the port, plain integers.
 
-/// The receives that connections of a port share on one device, see [`Receives`](crate::Receives).
+/// The receives that connections of a port on one device and completion queue share, see [`Receives`](crate::Receives).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedState {
     /// Which device.

@@ -4,10 +4,7 @@ use std::{
     collections::VecDeque,
     os::fd::{BorrowedFd, RawFd},
     ptr::NonNull,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
 };
 
 use rustix::fs::OFlags;
@@ -20,7 +17,7 @@ use crate::{
 
 /// Entries asked for. Fewer, and siw fails to create a queue pair at about the 20th of a process: a mapping
 /// offset collides with its library's 'invalid' key.
-const ENTRIES: u32 = 32_767;
+pub const CQ_ENTRIES: u32 = 32_767;
 /// Completions taken in one call.
 pub const POLL_BURST: usize = 32;
 const POLL_BURST_INT: i32 = 32;
@@ -131,8 +128,6 @@ pub struct Cq {
     raw: NonNull<sys::ibv_cq>,
     channel: NonNull<sys::ibv_comp_channel>,
     entries: u32,
-    /// Entries that queue pairs were promised; a full queue drops completions on rxe.
-    promised: AtomicU32,
     _context: Arc<Context>,
 }
 
@@ -173,7 +168,7 @@ impl Cq {
             unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
             system("ibv_create_cq")(errno)
         })?;
-        let cq = Self { raw, channel, entries, promised: AtomicU32::new(0), _context: Arc::clone(context) };
+        let cq = Self { raw, channel, entries, _context: Arc::clone(context) };
         rustix::fs::fcntl_setfl(cq.fd(), OFlags::NONBLOCK)
             .map_err(|error| system("fcntl")(error.raw_os_error()))?;
         Ok(Arc::new(cq))
@@ -199,17 +194,6 @@ impl Cq {
     /// Completions that it holds at least.
     pub fn entries(&self) -> u32 {
         self.entries
-    }
-
-    /// Takes `entries` of the queue for a queue pair; `false` when it has not that many left.
-    pub fn promise(&self, entries: u32) -> bool {
-        let take = |promised: u32| promised.checked_add(entries).filter(|&sum| sum <= self.entries);
-        self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-
-    /// Gives them back, after the queue pair is destroyed.
-    pub fn return_promise(&self, entries: u32) {
-        self.promised.fetch_sub(entries, Ordering::Relaxed);
     }
 
     /// Fills `harvest`, if it is empty, with at most [`POLL_BURST`] completions. How many.
@@ -276,7 +260,7 @@ impl Drop for Cq {
 }
 
 fn usual(limits: &DeviceLimits) -> u32 {
-    ENTRIES.min(limits.cq_entries.max(1))
+    CQ_ENTRIES.min(limits.cq_entries.max(1))
 }
 
 /// What the device is asked for, so that there are `entries`.
@@ -330,7 +314,7 @@ mod tests {
         let sizes = |limits: &DeviceLimits, entries| size(limits, entries).map(|(entries, _)| entries);
         assert_eq!(sizes(&of(32_767, false), 32), Ok(32));
         assert_eq!(sizes(&of(1 << 22, false), 100_000), Ok(100_000));
-        assert_eq!(sizes(&of(1 << 22, true), 32), Ok(ENTRIES));
+        assert_eq!(sizes(&of(1 << 22, true), 32), Ok(CQ_ENTRIES));
         assert_eq!(sizes(&of(1000, true), 32), Ok(1000));
         for limits in [of(32_767, false), of(32_767, true)] {
             let refused = sizes(&limits, 32_768);

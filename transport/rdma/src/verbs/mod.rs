@@ -13,7 +13,7 @@ pub(crate) mod receiver;
 pub(crate) mod srq;
 
 pub use context::{Context, DeviceLimits, GidEntry, GidType, Pd};
-pub use cq::{Completion, Cq, Harvest, POLL_BURST, STATUS_FLUSHED};
+pub use cq::{CQ_ENTRIES, Completion, Cq, Harvest, POLL_BURST, STATUS_FLUSHED};
 pub use events::{AsyncEvent, DeviceEvent, DeviceNews};
 pub use key::DeviceKey;
 pub use lists::{OneRequest, RecvList, SendList};

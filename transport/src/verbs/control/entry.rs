@@ -28,7 +28,7 @@ impl Live {
     pub(crate) fn of(lane: &Lane) -> Self {
         Self {
             fate: Arc::clone(&lane.holdings.seat.0),
-            cq: lane.holdings.share.cq.address(),
+            cq: lane.holdings.cq.address(),
             queue: lane.holdings.queue().map(Arc::downgrade).unwrap_or_default(),
         }
     }

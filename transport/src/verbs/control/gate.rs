@@ -49,7 +49,11 @@ impl Gate for VerbsGate {
 
     fn shared_receives(&self) -> Vec<SharedState> {
         let devices = self.shared.devices();
-        devices.iter().filter_map(|device| Some(device.queue()?.state(device.context.name()))).collect()
+        let states = |device: &Arc<PortDevice>| {
+            let name = device.context.name();
+            device.queues().into_iter().map(move |queue| queue.state(name.clone()))
+        };
+        devices.iter().flat_map(states).collect()
     }
 
     fn memory(&self) -> Vec<PoolMemory> {

@@ -12,7 +12,7 @@ use std::{mem::ManuallyDrop, sync::Arc, time::Duration};
 
 use gimmal_rdma::{
     id::{CmId, ConnectParams, IdKey, IdOption, QpRequest, QpType},
-    verbs::{DeviceLimits, LocalBytes, Mr, Qp, RecvList, RemoteBytes},
+    verbs::{Cq, DeviceLimits, LocalBytes, Mr, Qp, RecvList, RemoteBytes},
 };
 
 use rustix::param::page_size;
@@ -24,8 +24,9 @@ use crate::{
     proof::Session,
     verbs::{
         control::{
+            cq_room::CqShare,
             ports,
-            shared::{CqShare, PortDevice, Seat, Shared},
+            shared::{PortDevice, Seat, Shared},
         },
         data::wr_id::{GOODBYE, Kind, WrId, receive_id},
         memory::{
@@ -56,7 +57,9 @@ pub(crate) struct Holdings {
     pulse: Option<Arc<PulsePage>>,
     /// Its reserve of shared receives.
     reserve: Option<Reserve>,
-    pub(crate) share: CqShare,
+    pub(crate) cq: Arc<Cq>,
+    /// Its share of that.
+    _share: CqShare,
     pub(crate) grants: GrantPlaces,
     pub(crate) device: Arc<PortDevice>,
     pub(crate) seat: Seat,
@@ -101,14 +104,14 @@ impl Lane {
         let device = shared.device(id)?;
         let seat = shared.sit(&device)?;
         let config = &shared.config;
-        let reserve = device.reserve(shared, receives)?;
-        let mut request = queue_sizes(config, &device, reserve.as_ref())?;
-        let receives = reserve.as_ref().map_or(request.recv_entries, Reserve::slots);
-        let share = device.take_entries(request.send_entries + receives, config)?;
+        let is_sharing = device.shares(shared, receives)?;
+        let mut request = queue_sizes(config, &device, is_sharing)?;
+        let (cq, share, reserve) = device.place(shared, &request, is_sharing)?;
+        request.srq = reserve.as_ref().map(|reserve| reserve.queue.srq());
         let grants = device.grant_places(seat.0.conn.index())?;
         let pulse = Some(device.pulse()?);
         let qp = loop {
-            match id.create_qp(&device.pd, &share.cq, &share.cq, request) {
+            match id.create_qp(&device.pd, &cq, &cq, request) {
                 Ok(qp) => break qp,
                 // Too many inline bytes is EINVAL, and no driver says how many would do: step down.
                 Err(libc::EINVAL) if request.inline_bytes > 0 => {
@@ -117,7 +120,8 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let holdings = Holdings { registrations: Vec::new(), pulse, reserve, share, grants, device, seat };
+        let registrations = Vec::new();
+        let holdings = Holdings { registrations, pulse, reserve, cq, _share: share, grants, device, seat };
         let lane = Self { qp, holdings: ManuallyDrop::new(holdings) };
         if let Some(queue) = lane.holdings.queue() {
             shared.name_seat(lane.conn(), queue.number, lane.qp.number());
@@ -348,9 +352,8 @@ pub(crate) struct LinkParts {
 fn queue_sizes<'a>(
     config: &PortConfig,
     device: &PortDevice,
-    reserve: Option<&'a Reserve>,
+    shared: bool,
 ) -> Result<QpRequest<'a>, PortError> {
-    let shared = reserve.is_some();
     let depth = depths(config, shared).0.min(device.limits.initiator_depth);
     let inline_bytes =
         if shared { config.inline_bytes.min(SHARED_INLINE_BYTES) } else { config.inline_bytes };
@@ -359,7 +362,7 @@ fn queue_sizes<'a>(
         recv_entries: if shared { 0 } else { u32::from(config.arrivals) + 2 },
         pieces: 1,
         inline_bytes: inline_bytes.into(),
-        srq: reserve.map(|reserve| reserve.queue.srq()),
+        srq: None,
         kind: QpType::Rc,
         create_flags: None,
     };

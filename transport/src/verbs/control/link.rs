@@ -23,7 +23,7 @@ impl VerbsLink {
 
     /// The completion queue of its queue pair.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
-        self.parts.as_ref().map(|parts| &parts.lane.holdings.share.cq)
+        self.parts.as_ref().map(|parts| &parts.lane.holdings.cq)
     }
 
     /// For the port that adopts it, which destroys it from then on.

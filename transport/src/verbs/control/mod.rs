@@ -3,6 +3,8 @@
 pub(crate) mod attempt;
 pub(crate) mod connect;
 pub(crate) mod connecting;
+pub(crate) mod cq_room;
+pub(crate) mod cqs;
 pub(crate) mod entry;
 pub(crate) mod gate;
 pub(crate) mod ids;

@@ -3,7 +3,7 @@
 //! ```text
 //!  VerbsGate ─► ControlHandle      (callers)
 //!      └──────► Shared ◄─ Lane, control thread
-//!                 ├─ devices: Pd, Cqs, Pool, Borrowed of each device this port has seen
+//!                 ├─ devices: Pd, PortCqs, Pool, Borrowed of each device this port has seen
 //!                 ├─ seats:   which ConnIds are taken
 //!                 └─ notes ─► the port, by its doorbell
 //! ```
@@ -15,7 +15,7 @@ use std::sync::{
 
 use crossbeam::queue::ArrayQueue;
 use gimmal_rdma::{
-    id::CmId,
+    id::{CmId, QpRequest},
     verbs::{Context, Cq, DeviceLimits, Pd},
 };
 
@@ -24,7 +24,7 @@ use crate::{
     mem::{Account, Loan, MemoryNode},
     sync::{doorbell::Waker, lock::lock},
     verbs::{
-        control::ports::KnownPorts,
+        control::{cq_room::CqShare, cqs::PortCqs, ports::KnownPorts},
         data::wr_id::{INDEX_LIMIT, QUEUE_NUMBERS, WrId},
         memory::{
             borrowed::Borrowed,
@@ -34,12 +34,22 @@ use crate::{
             pulse::PulsePage,
             rings::{Rings, Room},
         },
-        srq::queue::{Reserve, SLAB_SLOTS, SharedQueue},
+        srq::{
+            queue::{Reserve, SharedQueue},
+            slots::QUEUES,
+        },
     },
 };
 
 /// Connections that may be in flight beyond a port's limit. They are refused when they are adopted.
 const UNDER_WAY: u32 = 256;
+
+/// More queues of shared receives than a port tells apart.
+const TOO_MANY_QUEUES: PortError = PortError::Limit {
+    field: "shared receive queues of a port (connections, port.shared.sends, port.shared.guaranteed)",
+    value: QUEUES as u64 + 1,
+    limit: QUEUES as u64,
+};
 
 /// The resources of a port on one device.
 #[derive(Debug)]
@@ -50,9 +60,7 @@ pub(crate) struct PortDevice {
     pub(crate) borrowed: Arc<Borrowed>,
     pub(crate) exposures: Arc<Exposures>,
     pub(crate) pd: Arc<Pd>,
-    /// Made with the first connection that shares its receives.
-    queue: Mutex<Option<Arc<SharedQueue>>>,
-    cqs: Mutex<Vec<Arc<Cq>>>,
+    cqs: PortCqs,
     grants: Mutex<GrantPages>,
     pulse: Mutex<Weak<PulsePage>>,
     pub(crate) limits: DeviceLimits,
@@ -68,7 +76,6 @@ impl PortDevice {
         let limits = context.query()?;
         // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
         let cq = Cq::new(&context, &limits)?;
-        keep_for_shared(&cq, config);
         let pd = Pd::new(&context)?;
         Ok(Arc::new(Self {
             pool: Pool::new(Arc::clone(&pd), limits.iwarp, config, node),
@@ -76,8 +83,7 @@ impl PortDevice {
             borrowed: Borrowed::new(Arc::clone(&pd), config),
             exposures: Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages, node),
             pd,
-            queue: Mutex::default(),
-            cqs: Mutex::new(vec![cq]),
+            cqs: PortCqs::new(cq),
             grants: Mutex::default(),
             pulse: Mutex::default(),
             limits,
@@ -112,42 +118,61 @@ impl PortDevice {
         self.exposures.revoke();
     }
 
-    pub(crate) fn queue(&self) -> Option<Arc<SharedQueue>> {
-        lock(&self.queue).clone()
+    /// Returns its shared receives, one set for each completion queue that has any.
+    pub(crate) fn queues(&self) -> Vec<Arc<SharedQueue>> {
+        self.cqs.shared()
     }
 
-    /// Reserves shared receives for a connection, if it is to share any.
+    /// Returns whether a connection that has its seat is to share its receives.
     ///
     /// # Errors
-    /// What [`SharedQueue::reserve`] says; that the device has no such queues, when they were asked for by name.
-    pub(crate) fn reserve(&self, shared: &Shared, receives: Receives) -> Result<Option<Reserve>, PortError> {
+    /// [`PortError::Limit`] when the device has no such queues, and they were asked for by name.
+    pub(crate) fn shares(&self, shared: &Shared, receives: Receives) -> Result<bool, PortError> {
         match receives {
-            Receives::Own => return Ok(None),
-            // This one has its seat already.
-            Receives::SharedAbove(count) if shared.seated() <= count || self.limits.srqs == 0 => {
-                return Ok(None);
+            Receives::Own => Ok(false),
+            Receives::SharedAbove(count) => Ok(shared.seated() > count && self.limits.srqs > 0),
+            Receives::Shared if self.limits.srqs > 0 => Ok(true),
+            Receives::Shared => {
+                let field = "shared receive queues of the device";
+                Err(PortError::Limit { field, value: 1, limit: 0 })
             }
-            Receives::Shared | Receives::SharedAbove(_) => {}
         }
-        // Before the queue is locked: it asks the queues of all devices.
-        let number = shared.vacant_queue_number();
-        let mut queue = lock(&self.queue);
-        let queue = match &*queue {
-            Some(queue) => Arc::clone(queue),
-            None => {
-                let config = &shared.config;
-                let connections = config.connections.saturating_add(UNDER_WAY);
-                let new = SharedQueue::new(
-                    &self.pd,
-                    &self.limits,
-                    config.shared,
-                    connections,
-                    (number, shared.node),
-                )?;
-                Arc::clone(queue.insert(new))
+    }
+
+    /// Places a connection with the queue pair `request` on a completion queue with room for it, and reserves shared
+    /// receives for it if it `is_sharing`.
+    ///
+    /// # Errors
+    /// [`PortError::Limit`] when the device's queues are too small, and what memory can say.
+    pub(crate) fn place(
+        &self,
+        shared: &Shared,
+        request: &QpRequest<'_>,
+        is_sharing: bool,
+    ) -> Result<(Arc<Cq>, CqShare, Option<Reserve>), PortError> {
+        let entries = request.send_entries + request.recv_entries;
+        let field = "completions of one connection (arrivals + sends + initiator_depth)";
+        // Before the queues are locked: it asks those of all devices.
+        let number = if is_sharing { shared.vacant_queue_number() } else { None };
+        let config = &shared.config;
+        let connections = config.connections.saturating_add(UNDER_WAY);
+        let make = || Cq::new(&self.context, &self.limits);
+        self.cqs.place(make, |at| {
+            let share = at.room.take(entries, field)?;
+            if !is_sharing {
+                return Ok((Arc::clone(&at.cq), share, None));
             }
-        };
-        queue.reserve().map(Some)
+            let queue = match &at.shared {
+                Some(queue) => Arc::clone(queue),
+                None => {
+                    let named = (number.ok_or(TOO_MANY_QUEUES)?, shared.node);
+                    SharedQueue::new(&self.pd, &self.limits, config.shared, connections, &at.room, named)?
+                }
+            };
+            let reserve = queue.reserve()?;
+            at.shared = Some(queue);
+            Ok((Arc::clone(&at.cq), share, Some(reserve)))
+        })
     }
 
     /// Returns the memory for the grants of the connection in the seat `index`.
@@ -159,50 +184,11 @@ impl PortDevice {
     pub(crate) fn pulse(&self) -> Result<Arc<PulsePage>, PortError> {
         PulsePage::of(&mut lock(&self.pulse), &self.pd)
     }
-
-    /// Takes room for `entries` completions, in a queue that has it or in a new one.
-    pub(crate) fn take_entries(&self, entries: u32, config: &PortConfig) -> Result<CqShare, PortError> {
-        let mut cqs = lock(&self.cqs);
-        if let Some(cq) = cqs.iter().find(|cq| cq.promise(entries)) {
-            return Ok(CqShare { cq: Arc::clone(cq), entries });
-        }
-        let cq = Cq::new(&self.context, &self.limits)?;
-        keep_for_shared(&cq, config);
-        if !cq.promise(entries) {
-            return Err(PortError::Limit {
-                field: "completions of one connection (arrivals + sends + initiator_depth)",
-                value: entries.into(),
-                limit: self.limits.cq_entries.into(),
-            });
-        }
-        cqs.push(Arc::clone(&cq));
-        Ok(CqShare { cq, entries })
-    }
 }
 
 impl Drop for PortDevice {
     fn drop(&mut self) {
         self.borrowed.close();
-    }
-}
-
-/// Keeps room for the common receives, all of which one connection on the queue may use up.
-fn keep_for_shared(cq: &Cq, config: &PortConfig) {
-    if !cq.promise(config.shared.common_max + SLAB_SLOTS) {
-        tracing::debug!("a completion queue smaller than port.shared.common_max");
-    }
-}
-
-/// A connection's share of a completion queue.
-#[derive(Debug)]
-pub(crate) struct CqShare {
-    pub(crate) cq: Arc<Cq>,
-    entries: u32,
-}
-
-impl Drop for CqShare {
-    fn drop(&mut self) {
-        self.cq.return_promise(self.entries);
     }
 }
 
@@ -329,12 +315,16 @@ impl Shared {
         drop(lost);
     }
 
-    /// Returns a number that no shared queue has. There are [`QUEUE_NUMBERS`], which are used in turn.
-    fn vacant_queue_number(&self) -> u32 {
+    /// Returns a number that no shared queue has; `None` when there are [`QUEUES`]. The numbers are used in turn.
+    fn vacant_queue_number(&self) -> Option<u32> {
+        let queues = lock(&self.devices).iter().flat_map(|device| device.queues()).collect::<Vec<_>>();
+        if queues.len() >= QUEUES {
+            return None;
+        }
         loop {
             let number = self.queues.fetch_add(1, Ordering::Relaxed) % QUEUE_NUMBERS;
-            if self.shared_queue(number).is_none() {
-                return number;
+            if queues.iter().all(|queue| queue.number != number) {
+                return Some(number);
             }
         }
     }
@@ -342,7 +332,7 @@ impl Shared {
     /// Returns the shared queue `number`, if it still exists.
     pub(crate) fn shared_queue(&self, number: u32) -> Option<Arc<SharedQueue>> {
         let devices = lock(&self.devices);
-        devices.iter().filter_map(|device| device.queue()).find(|queue| queue.number == number)
+        devices.iter().flat_map(|device| device.queues()).find(|queue| queue.number == number)
     }
 
     /// Counts the seats that are taken.

@@ -87,8 +87,7 @@ impl Watches {
 
     /// Returns the shared receives of a port on `device` whose queue is at `address`.
     pub(crate) fn queue(&self, device: DeviceKey, address: usize) -> Option<Arc<SharedQueue>> {
-        let queues = self.on(device).into_iter().filter_map(|known| known.queue());
-        queues.into_iter().find(|queue| queue.address() == address)
+        self.on(device).iter().flat_map(|known| known.queues()).find(|queue| queue.address() == address)
     }
 
     /// Returns the next news of a device, if there are any.

@@ -1,4 +1,4 @@
-//! The receives that connections of a port share on one device, as the control side knows them: made, counted, added to.
+//! The receives that connections on one completion queue share, as the control side knows them: made, counted, added to.
 //!
 //! ```text
 //!  guaranteed   for each connection, from its queue pair to its end      (Reserve)
@@ -6,7 +6,7 @@
 //!               more are posted when the queue runs low: SRQ_LIMIT_REACHED, on the control thread
 //! ```
 //! Slots come in slabs, each registered once. The port's thread has the memory, posts returned slots, and nobody
-//! locks.
+//! locks. Each has room in the completion queue as long as it exists: one connection may use up all of them.
 
 use std::{
     sync::{
@@ -25,6 +25,7 @@ use crate::{
     share::Common,
     sync::lock::lock,
     verbs::{
+        control::cq_room::{CqRoom, CqShare},
         data::wr_id::{INDEX_LIMIT, WrId},
         memory::{purpose::Purpose, rings::slab},
     },
@@ -32,6 +33,8 @@ use crate::{
 
 /// Slots that are made at a time.
 pub(crate) const SLAB_SLOTS: u32 = 64;
+/// What a completion queue has no room for when it is full.
+const FULL: &str = "completions of shared receives (port.shared.common_max, port.shared.guaranteed)";
 /// From one SRQ_LIMIT_REACHED to the next, at least.
 const REARM: Duration = Duration::from_millis(20);
 
@@ -48,6 +51,8 @@ struct Book {
     /// Slabs that the port has not fetched yet.
     fresh: Vec<Slab>,
     floor: Floor,
+    /// Room for the completions of each slab that was made for guarantees.
+    rooms: Vec<CqShare>,
     arm_at: Option<Instant>,
 }
 
@@ -56,6 +61,11 @@ struct Book {
 struct Floor {
     reserved: u32,
     posted: u32,
+}
+
+/// Slots in whole slabs, for `slots` of them.
+const fn in_slabs(slots: u32) -> u32 {
+    slots.div_ceil(SLAB_SLOTS) * SLAB_SLOTS
 }
 
 impl Floor {
@@ -69,10 +79,16 @@ impl Book {
     fn slots(&self) -> u32 {
         u32::try_from(self.registrations.len()).unwrap_or(u32::MAX).saturating_mul(SLAB_SLOTS)
     }
+
+    /// Slabs that may still be made for all in common, of `common_max` slots.
+    fn common_left(&self, common_max: u32) -> u32 {
+        let guaranteed = u32::try_from(self.rooms.len()).unwrap_or(u32::MAX).saturating_mul(SLAB_SLOTS);
+        in_slabs(common_max).saturating_sub(self.slots() - guaranteed) / SLAB_SLOTS
+    }
 }
 
-/// The receives that connections of a port share on one device, as the control side knows them: made, counted,
-/// added to.
+/// The receives that connections on one completion queue share, as the control side knows them: made, counted, added
+/// to.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
     /// Destroyed before the registrations of what is posted on it.
@@ -86,29 +102,31 @@ pub(crate) struct SharedQueue {
     limit_events: AtomicU64,
     /// Where its slots lie.
     node: MemoryNode,
+    /// The completion queue's, and what is kept of it for the common slots.
+    room: Arc<CqRoom>,
+    _common: CqShare,
     pd: Arc<Pd>,
 }
 
 impl SharedQueue {
-    /// For at most `connections`.
+    /// Makes the queue `number` of a port for at most `connections`, whose completions have `room`.
+    ///
+    /// # Errors
+    /// [`PortError::Limit`] when there is no room for the common slots and those of one connection; what the device and
+    /// memory say.
     pub(crate) fn new(
         pd: &Arc<Pd>,
         limits: &DeviceLimits,
         sizes: SharedReceives,
         connections: u32,
+        room: &Arc<CqRoom>,
         (number, node): (u32, MemoryNode),
     ) -> Result<Arc<Self>, PortError> {
-        if limits.srqs == 0 {
-            return Err(PortError::Limit {
-                field: "shared receive queues of the device",
-                value: 1,
-                limit: 0,
-            });
-        }
+        let common = take_common(room, &sizes)?;
         let wanted = u64::from(connections) * u64::from(Self::reserve_slots(&sizes))
-            + u64::from(sizes.common_max)
-            + 2 * u64::from(SLAB_SLOTS);
-        let limit = limits.srq_entries.min(INDEX_LIMIT);
+            + u64::from(in_slabs(sizes.common_max))
+            + u64::from(SLAB_SLOTS);
+        let limit = limits.srq_entries.min(INDEX_LIMIT).min(room.entries());
         let entries = u32::try_from(wanted).unwrap_or(u32::MAX).min(limit);
         let queue = Self {
             srq: Srq::new(pd, entries)?,
@@ -119,6 +137,8 @@ impl SharedQueue {
             entries,
             limit_events: AtomicU64::new(0),
             node,
+            room: Arc::clone(room),
+            _common: common,
             pd: Arc::clone(pd),
         };
         let mut book = Book::default();
@@ -145,13 +165,14 @@ impl SharedQueue {
     /// Receives for one more connection.
     ///
     /// # Errors
-    /// [`PortError::Limit`] when the device's queue holds no more, and what memory can say.
+    /// [`PortError::Limit`] when this or the completion queue holds no more, and what memory can say.
     pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reserve, PortError> {
         let slots = Self::reserve_slots(&self.sizes);
         let mut book = lock(&self.book);
         let slabs = book.floor.slabs_for(slots);
         for _ in 0..slabs {
-            self.add_slab(&mut book)?;
+            let room = self.room.take(SLAB_SLOTS, FULL)?;
+            self.add_slab(&mut book, Some(room))?;
             book.floor.posted += SLAB_SLOTS;
         }
         if slabs > 0 {
@@ -162,16 +183,16 @@ impl SharedQueue {
     }
 
     fn add_common(&self, book: &mut Book) -> Result<(), PortError> {
-        let room = self.sizes.common_max.saturating_sub(self.common.all());
-        for _ in 0..self.sizes.common.min(room).div_ceil(SLAB_SLOTS) {
-            self.add_slab(book)?;
+        let left = book.common_left(self.sizes.common_max);
+        for _ in 0..self.sizes.common.div_ceil(SLAB_SLOTS).min(left) {
+            self.add_slab(book, None)?;
             self.common.add(SLAB_SLOTS);
         }
         Ok(())
     }
 
-    /// Makes, registers and posts more slots.
-    fn add_slab(&self, book: &mut Book) -> Result<(), PortError> {
+    /// Makes, registers and posts more slots: for guarantees, with `room` for their completions, or in common.
+    fn add_slab(&self, book: &mut Book, room: Option<CqShare>) -> Result<(), PortError> {
         let first = book.slots();
         if first + SLAB_SLOTS > self.entries {
             let (value, limit) = (u64::from(first + SLAB_SLOTS), self.entries.into());
@@ -193,8 +214,9 @@ impl SharedQueue {
                 Some(slab.place(place, self.sizes.slot_bytes)),
             );
         }
-        // Whatever was posted stays the device's: its registration must stay too.
+        // Whatever was posted stays the device's: its registration must stay too, and room for its completion.
         book.registrations.push(registration);
+        book.rooms.extend(room);
         book.fresh.push(slab);
         list.post_shared(&self.srq)
             .map_err(|error| PortError::System { step: "ibv_post_srq_recv", errno: error.errno })
@@ -258,6 +280,13 @@ impl SharedQueue {
     }
 }
 
+/// Takes room for all common slots that there may be, if those of one connection have room beside them.
+fn take_common(room: &Arc<CqRoom>, sizes: &SharedReceives) -> Result<CqShare, PortError> {
+    let common = in_slabs(sizes.common_max);
+    drop(room.take(common + in_slabs(SharedQueue::reserve_slots(sizes)), FULL)?);
+    room.take(common, FULL)
+}
+
 impl Slab {
     /// The memory of its slot number `place`.
     pub(crate) fn place(&self, place: u32, slot_bytes: u32) -> LocalBytes {
@@ -276,10 +305,6 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    pub(crate) fn slots(&self) -> u32 {
-        self.slots
-    }
-
     /// The peer's grant came: its receive is needed no more.
     pub(crate) fn opened(&mut self) {
         lock(&self.queue.book).floor.reserved -= 1;
@@ -295,6 +320,8 @@ impl Drop for Reserve {
 
 #[cfg(test)]
 mod tests {
+    use gimmal_rdma::verbs::CQ_ENTRIES;
+
     use super::*;
 
     /// Connections of every legal guarantee come, open and go: what is guaranteed is posted, and at most a slab more was made for it
@@ -317,5 +344,74 @@ mod tests {
                 floor.reserved -= if number % 3 == 2 { slots } else { 1 };
             }
         }
+    }
+
+    /// Sends of a connection that shares its receives: chains, READs, grant or nudge, goodbye.
+    fn sends(sizes: &SharedReceives) -> u32 {
+        u32::from(sizes.sends) + u32::from(sizes.depth) + 2
+    }
+
+    #[test]
+    fn a_usual_completion_queue_has_room_for_one_connection_of_any_legal_sizes() {
+        let most = SharedReceives {
+            slot_bytes: 256,
+            guaranteed: 4096,
+            most: 8192,
+            common: 16_384,
+            common_max: 16_384,
+            sends: 8192,
+            depth: u8::MAX,
+        };
+        assert_eq!(most.flaw(), None);
+        let room = CqRoom::new(CQ_ENTRIES);
+        let _sends = room.take(sends(&most), "sends").unwrap();
+        let _common = take_common(&room, &most).unwrap();
+        assert!(room.take(in_slabs(SharedQueue::reserve_slots(&most)), FULL).is_ok());
+        let small = CqRoom::new(1000);
+        let refused = take_common(&small, &SharedReceives::default()).unwrap_err();
+        assert_eq!(refused, PortError::Limit { field: FULL, value: 1024 + 64, limit: 1000 });
+        assert!(small.take(1000, FULL).is_ok(), "what was refused took nothing");
+    }
+
+    /// A peer that sends more than it may can use up every slot that was made, beside all sends of all. Connections with
+    /// shared and with own receives come and go, and what can be outstanding always has room.
+    #[test]
+    fn every_slot_and_every_send_has_room() {
+        const ENTRIES: u32 = 4000;
+        let sizes = SharedReceives::default();
+        let (slots, sends, own) = (SharedQueue::reserve_slots(&sizes), sends(&sizes), 212);
+        let room = CqRoom::new(ENTRIES);
+        let _common = take_common(&room, &sizes).unwrap();
+        let (mut floor, mut slabs) = (Floor::default(), Vec::new());
+        let (mut sharing, mut others) = (Vec::new(), Vec::new());
+        for round in 0..20 {
+            // As many as can come: in these rounds some that share, in those others only.
+            while let (0, Ok(share)) = (round % 2, room.take(sends, "sends")) {
+                let missing = floor.slabs_for(slots);
+                let made: Vec<_> = (0..missing).map_while(|_| room.take(SLAB_SLOTS, FULL).ok()).collect();
+                floor.posted += SLAB_SLOTS * u32::try_from(made.len()).unwrap();
+                slabs.extend(made);
+                if floor.slabs_for(slots) > 0 {
+                    break;
+                }
+                floor.reserved += slots;
+                sharing.push(share);
+            }
+            while let Ok(share) = room.take(own, "own") {
+                others.push(share);
+            }
+            let count = |shares: &Vec<_>| u32::try_from(shares.len()).unwrap();
+            let outstanding = in_slabs(sizes.common_max)
+                + SLAB_SLOTS * count(&slabs)
+                + sends * count(&sharing)
+                + own * count(&others);
+            assert!(outstanding <= ENTRIES, "{outstanding} in round {round}");
+            assert!(floor.reserved <= floor.posted);
+            // All that share go, and what they had stays posted. Of the others every second goes.
+            floor.reserved -= slots * count(&sharing);
+            sharing.clear();
+            others.truncate(others.len() / 2);
+        }
+        assert!(floor.posted > 500, "the queue was never full: {floor:?}");
     }
 }

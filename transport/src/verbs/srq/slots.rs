@@ -26,7 +26,8 @@ type SharedBit = Field<{ QueueBits::END }, 1>;
 const _: () = assert!(SharedBit::END == u32::BITS && SlotBits::MAX + 1 == INDEX_LIMIT as u64);
 const _: () = assert!(SharedBit::get(IN_RING as u64) == 0 && IN_RING > u16::MAX as u32);
 
-/// Queues that a port can tell apart: one for each device, and one more each time that a device comes back.
+/// Queues that a port can tell apart: one for each completion queue with connections that share, and more each time that
+/// a device comes back.
 pub(crate) const QUEUES: usize = 1 << (QueueBits::END - SlotBits::END);
 
 /// Where a chain landed: the port's number of the queue, and the slot.
