@@ -158,10 +158,30 @@ fn first_of<const N: usize>(flaws: [(bool, &'static str, u64, &'static str); N])
 pub enum Receives {
     /// Each connection has its own: a ring where the device can, slots otherwise.
     Own,
-    /// From a queue that connections of a port share on each device, by send/recv; with a small queue pair.
+    /// From a queue that connections of a port share on each device, by send/recv; with a small queue pair. Not for peers
+    /// that are not [trusted](Trust::None).
     Shared,
-    /// Shared by those that come when the port has this many connections already, if the device has such queues.
+    /// Shared by those that come when the port has this many connections already, if the device has such queues and their
+    /// peers are [trusted](Trust::Peer).
     SharedAbove(u32),
+}
+
+impl Receives {
+    /// Where receives come from for a peer with `trust`. One that is not trusted could use up those of others.
+    #[cfg(feature = "verbs")]
+    pub(crate) const fn toward(self, trust: Trust) -> Self {
+        match trust {
+            Trust::Peer => self,
+            Trust::None => Self::Own,
+        }
+    }
+
+    /// Whether it is refused for peers with `trust`: sharing that was asked for by name.
+    #[must_use]
+    #[doc(hidden)]
+    pub const fn excludes(self, trust: Trust) -> bool {
+        matches!((self, trust), (Self::Shared, Trust::None))
+    }
 }
 
 impl Default for Receives {

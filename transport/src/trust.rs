@@ -13,7 +13,8 @@ pub enum Trust {
     Peer,
     /// Trusts nobody. Over shared memory each message is copied once before it is looked at, and bulk too: what was checked stays
     /// as it is. Over verbs the peer gets no key to write with: messages come by send/recv, at most
-    /// [`slot_bytes`](crate::PortConfig::slot_bytes) each. On iWARP alone the sink of a pull must still be writable: who knows its key
+    /// [`slot_bytes`](crate::PortConfig::slot_bytes) each, into receives of its connection's own, see [`Receives`](crate::Receives).
+    /// On iWARP alone the sink of a pull must still be writable: who knows its key
     /// can change a bulk until it is dropped.
     None,
 }

@@ -424,6 +424,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn peers_that_are_not_trusted_have_receives_of_their_own() {
+        for receives in [Receives::Own, Receives::Shared, Receives::SharedAbove(0), Receives::default()] {
+            assert_eq!(receives.toward(Trust::None), Receives::Own);
+            assert_eq!(receives.toward(Trust::Peer), receives);
+        }
+    }
+
+    #[test]
     fn inline_steps_end() {
         let mut bytes = 4096;
         let mut steps = Vec::new();
