@@ -89,11 +89,10 @@ fn without_reconnect_a_client_stays_closed(scheme: &str) {
 
 /// Their first connection may be made before their worker hears that there was none.
 fn lazy_clients_follow_their_server(scheme: &str) {
+    const CLIENTS: usize = 40;
     let fixture = Fixture::new(scheme, "lazy");
-    // siw's library makes no more queue pairs from the 20th or so on, once a process has let go of its first completion queue.
-    let clients = if fixture.url.starts_with("rdma:") { 3 } else { 40 };
     let connect = |_| Client::builder().config(eager()).share_workers().connect_lazy(&fixture.url).unwrap();
-    let clients: Vec<_> = (0..clients).map(connect).collect();
+    let clients: Vec<_> = (0..CLIENTS).map(connect).collect();
     let patient = |client: &Client| {
         ProbeClient::new(client.clone()).with_options(CallOptions::default().wait_for_ready())
     };

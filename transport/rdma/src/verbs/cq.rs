@@ -15,8 +15,7 @@ use crate::{
     verbs::context::{Context, DeviceLimits},
 };
 
-/// Entries asked for. Fewer, and siw fails to create a queue pair at about the 20th of a process: a mapping
-/// offset collides with its library's 'invalid' key.
+/// Entries of a completion queue of the usual size, if the device's hold that many.
 pub const CQ_ENTRIES: u32 = 32_767;
 /// Completions taken in one call.
 pub const POLL_BURST: usize = 32;
@@ -146,7 +145,7 @@ impl Cq {
         Self::with_entries(context, limits, usual(limits))
     }
 
-    /// A queue that holds `entries`: on iWARP one of the usual size at least, which siw needs.
+    /// A queue that holds `entries`.
     ///
     /// # Errors
     /// [`DeviceError::Limit`] when the device's queues hold fewer, and [`DeviceError::System`].
@@ -265,12 +264,11 @@ fn usual(limits: &DeviceLimits) -> u32 {
 
 /// What the device is asked for, so that there are `entries`.
 fn size(limits: &DeviceLimits, entries: u32) -> Result<(u32, i32), DeviceError> {
-    let asked = if limits.iwarp { entries.max(usual(limits)) } else { entries };
-    match i32::try_from(asked) {
-        Ok(number) if asked <= limits.cq_entries.max(1) => Ok((asked, number)),
+    match i32::try_from(entries) {
+        Ok(number) if entries <= limits.cq_entries.max(1) => Ok((entries, number)),
         _ => Err(DeviceError::Limit {
             field: "entries of a completion queue (sends and receives)",
-            value: asked.into(),
+            value: entries.into(),
             limit: limits.cq_entries.into(),
         }),
     }
@@ -314,8 +312,8 @@ mod tests {
         let sizes = |limits: &DeviceLimits, entries| size(limits, entries).map(|(entries, _)| entries);
         assert_eq!(sizes(&of(32_767, false), 32), Ok(32));
         assert_eq!(sizes(&of(1 << 22, false), 100_000), Ok(100_000));
-        assert_eq!(sizes(&of(1 << 22, true), 32), Ok(CQ_ENTRIES));
-        assert_eq!(sizes(&of(1000, true), 32), Ok(1000));
+        assert_eq!(sizes(&of(1 << 22, true), 32), Ok(32));
+        assert_eq!(sizes(&of(1000, true), 32), Ok(32));
         for limits in [of(32_767, false), of(32_767, true)] {
             let refused = sizes(&limits, 32_768);
             assert!(

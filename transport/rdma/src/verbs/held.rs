@@ -1,9 +1,10 @@
 //! The devices that this process has open: how each is kept, heard and let go of.
 //!
 //! ```text
-//!  the first id on a device ─► Held { anchor, users } ─► one thread reads its events
+//!  the first id on a device ─► Held { shield, anchor, users } ─► one thread reads its events
 //!                                │
-//!                  DEVICE_REMOVAL (on the anchor at least) ─► leaving ─► users == 0 ─► descriptors cut, anchor destroyed
+//!                  DEVICE_REMOVAL (on the anchor at least) ─► leaving ─► users == 0 ─► shield destroyed, descriptors cut,
+//!                                                                                      anchor destroyed
 //! ```
 //! librdmacm opens a device with the first id that is bound to it, and closes it only after it is gone. Many drivers, rxe
 //! and siw among them, wait in their removal until every process has closed it. So a device stays held after its last
@@ -29,6 +30,7 @@ use crate::{
     verbs::{
         events::{DeviceNews, Inbox, read_one},
         key::DeviceKey,
+        shield::Shield,
     },
 };
 
@@ -39,6 +41,8 @@ const CHANNEL: u64 = 0;
 #[derive(Debug)]
 struct Held {
     raw: NonNull<sys::ibv_context>,
+    /// Where the device's library needs one.
+    shield: Option<Shield>,
     /// Keeps librdmacm from closing the context under us.
     _anchor: Anchor,
     /// Contexts on it.
@@ -193,7 +197,9 @@ impl Table {
     }
 
     fn add(&mut self, raw: NonNull<sys::ibv_context>, anchor: Anchor) -> Result<(), DeviceError> {
-        let held = Held { raw, _anchor: anchor, users: 0, is_leaving: false };
+        // SAFETY: the anchor keeps the context open, and is dropped after the shield.
+        let shield = unsafe { Shield::over(raw) };
+        let held = Held { raw, shield, _anchor: anchor, users: 0, is_leaving: false };
         let reader = self.reader()?;
         let data = epoll::EventData::new_u64(held.key().number());
         rustix::fs::fcntl_setfl(held.event_fd(), OFlags::NONBLOCK)
@@ -362,6 +368,8 @@ impl Held {
 /// The device is gone, and nobody has anything on it.
 impl Drop for Held {
     fn drop(&mut self) {
+        // While its descriptors still lead to the kernel.
+        self.shield = None;
         if self.is_leaving
             && let Err(error) = self.cut_off()
         {

@@ -10,6 +10,7 @@ pub(crate) mod lists;
 pub(crate) mod mr;
 pub(crate) mod qp;
 pub(crate) mod receiver;
+pub(crate) mod shield;
 pub(crate) mod srq;
 
 pub use context::{Context, DeviceLimits, GidEntry, GidType, Pd};

@@ -74,7 +74,6 @@ impl PortDevice {
     fn new(context: Arc<Context>, owner: &Arc<Shared>) -> Result<Arc<Self>, PortError> {
         let (config, node) = (&owner.config, owner.node);
         let limits = context.query()?;
-        // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
         let cq = Cq::new(&context, &limits)?;
         let pd = Pd::new(&context)?;
         Ok(Arc::new(Self {

@@ -8,7 +8,7 @@ use gimmal_transport::{
     RxFrame, Staged, Tag, Time, Transfer, Wait,
     frame::span,
     mem::Bulk,
-    verbs::{Verbs, VerbsPort},
+    verbs::{Verbs, VerbsListener, VerbsPort},
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -154,26 +154,13 @@ impl Pair {
         listen: &ListenOptions,
     ) -> Result<Self, Failure> {
         let clock = Clock(Instant::now());
-        let mut a = Side::new(provider, config)?;
-        let mut b = Side::new(provider, config)?;
+        let a = Side::new(provider, config)?;
+        let b = Side::new(provider, config)?;
         let address: Address = format!("rdma://{host}:0").parse()?;
         let mut listener = provider.listen(&address, listen)?;
-        let mut connecting =
-            provider.connect(&listener.address(), &a.port.gate(), &ConnectOptions::default())?;
-        let mut accepted = None;
-        let mut linked = None;
-        until("connect", LIMIT, || {
-            if let Some(incoming) = listener.accept(Duration::ZERO)? {
-                accepted = Some(incoming.accept(&b.port.gate())?);
-            }
-            if let Some(outcome) = connecting.poll(Duration::from_millis(1)) {
-                linked = Some(outcome?);
-            }
-            Ok(linked.is_some() && accepted.is_some())
-        })?;
-        a.conn = linked.map(|link| a.port.adopt(link, clock.now())).transpose()?;
-        b.conn = accepted.map(|link| b.port.adopt(link, clock.now())).transpose()?;
         let mut pair = Self { clock, a, b };
+        let (conn, peer) = pair.link(provider, &mut listener)?;
+        (pair.a.conn, pair.b.conn) = (Some(conn), Some(peer));
         until("both grants", LIMIT, || {
             pair.pump();
             if let Some(reason) = pair.a.closed.first().or_else(|| pair.b.closed.first()) {
@@ -182,6 +169,30 @@ impl Pair {
             Ok(pair.a.negotiated.is_some() && pair.b.negotiated.is_some())
         })?;
         Ok(pair)
+    }
+
+    /// Makes a connection of the two ports, one more if they have some.
+    pub(crate) fn link(
+        &mut self,
+        provider: &Verbs,
+        listener: &mut VerbsListener,
+    ) -> Result<(ConnId, ConnId), Failure> {
+        let (address, ours, theirs) = (listener.address(), self.a.port.gate(), self.b.port.gate());
+        let mut connecting = provider.connect(&address, &ours, &ConnectOptions::default())?;
+        let mut accepted = None;
+        let mut linked = None;
+        until("connect", LIMIT, || {
+            if let Some(incoming) = listener.accept(Duration::ZERO)? {
+                accepted = Some(incoming.accept(&theirs)?);
+            }
+            if let Some(outcome) = connecting.poll(Duration::from_millis(1)) {
+                linked = Some(outcome?);
+            }
+            Ok(linked.is_some() && accepted.is_some())
+        })?;
+        let now = self.clock.now();
+        let conn = self.a.port.adopt(linked.ok_or("not linked")?, now)?;
+        Ok((conn, self.b.port.adopt(accepted.ok_or("not accepted")?, now)?))
     }
 
     pub(crate) fn pump(&mut self) {
