@@ -2,7 +2,7 @@
 
 use rustix::net::sockopt;
 
-use super::*;
+use super::{burst::patient, *};
 use crate::{
     ConnectError, Refusal, RejectReason,
     hello::{VERSION, encode_reject},
@@ -143,11 +143,6 @@ fn a_reset_at_each_byte_of_the_handshake_harms_nobody() {
     let client = Tcp.open_port(&config(4096)).unwrap();
     let (accepted, _connected) = links(&mut listener, &port, &client);
     Side::adopt(port, accepted).opened();
-}
-
-/// Silent clients have their places for longer than a test takes.
-fn patient() -> ListenOptions {
-    ListenOptions { backlog: 256, handshake_timeout: SECOND.saturating_mul(60), ..ListenOptions::default() }
 }
 
 /// No host alone takes all places of a listener.
