@@ -1,4 +1,4 @@
-//! Limits that a machine which stands still for some seconds does not reach. Cases about limits set their own.
+//! Limits that a machine does not reach which pauses for some seconds. Cases about limits set their own.
 
 use std::time::Duration;
 
