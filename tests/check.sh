@@ -84,6 +84,18 @@ within() {
 has_listener() { rdma resource show cm_id 2>/dev/null | grep "state LISTEN .*:$1 " >/dev/null; }
 listens() { within 60 has_listener "$1" || { echo "nobody listens on port $1"; return 1; }; }
 
+# one_sided ADDRESS TIMES: a server whose memory another process uses. It serves until the other has ended, and lives then.
+one_sided() {
+    local server status
+    timeout 300 "$bin/examples/one_sided" serve --address "$1" --seconds 600 &
+    server=$!
+    timeout 200 "$bin/examples/one_sided" use --address "$1" --times "$2"
+    status=$?
+    kill "$server" || { echo "the server had ended"; status=1; }
+    wait "$server"
+    return $status
+}
+
 summary() {
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
     [ "$failed" -eq 0 ]

@@ -7,6 +7,6 @@ cd "$(dirname "$0")/.."
 . tests/programs.sh
 program=${1:-target/release/examples/conformance}
 [ $# -gt 0 ] || programs || exit 1
-count "conformance on sim" timeout 120 "$program" --provider sim --passed 130
-count "conformance on shm" timeout 120 "$program" --provider shm --passed 124
+count "conformance on sim" timeout 400 "$program" --provider sim --passed 130
+count "conformance on shm" timeout 400 "$program" --provider shm --passed 124
 summary

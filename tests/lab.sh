@@ -17,7 +17,7 @@ opened() {
 none_left() { ! grep "type $1" <<<"$(rdma resource show qp)"; }
 
 # cases NAME FILTER: a Rust test program's ignored cases, counted.
-cases() { counted timeout 300 "$bin/lab-$1" --ignored "$2"; }
+cases() { counted timeout 600 "$bin/lab-$1" --ignored "$2"; }
 # counted COMMAND...: what a Rust test program prints, as `count` reads it.
 counted() { "$@" 2>&1 | sed 's/ passed; / passed, /; s/ failed; .*/ failed/'; }
 
@@ -25,5 +25,5 @@ counted() { "$@" 2>&1 | sed 's/ passed; / passed, /; s/ failed; .*/ failed/'; }
 for part; do
     . "tests/lab/${part%.sh}.sh"
 done
-check "nothing is left on the devices" within 10 none_left RC
+check "nothing is left on the devices" within 60 none_left RC
 summary

@@ -117,7 +117,7 @@ impl Client {
         let (conn, negotiated) = loop {
             match inline.connect(address) {
                 Ok(connected) => break connected,
-                Err(error) if start.elapsed() > Duration::from_secs(10) => return Err(error.into()),
+                Err(error) if start.elapsed() > LIMIT => return Err(error.into()),
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         };
@@ -211,7 +211,7 @@ fn use_board(address: &Address, times: u64) -> Outcome {
             found => Err(format!("{found} in place of {expected}").into()),
         }
     })?;
-    if client.inline.close(Duration::from_secs(2)) { Ok(()) } else { Err("no goodbye".into()) }
+    if client.inline.close(LIMIT) { Ok(()) } else { Err("no goodbye".into()) }
 }
 
 fn main() -> Outcome {

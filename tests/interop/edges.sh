@@ -18,7 +18,7 @@ served() {
     if ! is_up "$1"; then
         "${@:2}" >>"$folder/log" 2>&1 &
         started+=($!)
-        within 15 is_up "$1" && return
+        within 60 is_up "$1" && return
     fi
     echo "FAILED  ${*:2}: it does not listen, or somebody else does"
     cat "$folder/log"
@@ -50,7 +50,7 @@ go_cases=(empty_unary large_unary client_streaming server_streaming ping_pong em
 by_go() {
     local case good=0 bad=0
     for case in "${go_cases[@]}"; do
-        if timeout 20 "$interop/interop_client" -server_host 127.0.0.1 -server_port "$1" -test_case "$case" 2>&1; then
+        if timeout 60 "$interop/interop_client" -server_host 127.0.0.1 -server_port "$1" -test_case "$case" 2>&1; then
             good=$((good + 1))
         else
             bad=$((bad + 1))

@@ -82,7 +82,7 @@ serve_postgres() {
     allowed postgres --user || return
     (party 60 postgres unshare --user initdb -D "$data" -U postgres -A trust --no-sync -E UTF8 --no-locale) >>"$folder/log" 2>&1
     served_by postgres unshare --user postgres -D "$data" -p "${port[postgres]}" -c listen_addresses=127.0.0.1 \
-        -c unix_socket_directories= -c fsync=off -c shared_buffers=64MB && within 15 postgres_is_ready "${port[postgres]}"
+        -c unix_socket_directories= -c fsync=off -c shared_buffers=64MB && within 60 postgres_is_ready "${port[postgres]}"
 }
 postgres_is_ready() { (party 5 postgres pg_isready -q -h 127.0.0.1 -p "$1"); }
 by_postgres() {
@@ -119,7 +119,7 @@ by_ssh() {
 
 # Its server is the test itself.
 serve_nettest() { :; }
-by_nettest() { timeout 60 "$parties/nettest" -test.timeout 30s -test.run Conn -back "127.0.0.1:${port[nettest]}" -front "127.0.0.1:$1"; }
+by_nettest() { timeout 180 "$parties/nettest" -test.timeout 150s -test.run Conn -back "127.0.0.1:${port[nettest]}" -front "127.0.0.1:$1"; }
 
 # carried URL NAME...: programs through a tunnel over the URL, with one end at their servers, and one for each at the programs.
 carried() {

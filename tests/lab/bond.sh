@@ -18,12 +18,12 @@ unbond() {
     ip link delete s1
 }
 # GIDs follow addresses a moment later.
-has_route() { grep -q "^fine *route" <<<"$(timeout 10 "$bin/gimmal" doctor rdma://10.77.8.1:1)"; }
+has_route() { grep -q "^fine *route" <<<"$(timeout 20 "$bin/gimmal" doctor rdma://10.77.8.1:1)"; }
 
 for fabric in rxe siw; do
     if bond $fabric; then
-        within 15 has_route
-        count "a bond fails over under connections, $fabric" timeout 90 "$bin/cm_checks" failover 10.77.8.1 bond9
+        within 60 has_route
+        count "a bond fails over under connections, $fabric" timeout 240 "$bin/cm_checks" failover 10.77.8.1 bond9
     else
         check "a bond of two ports, $fabric" false
     fi

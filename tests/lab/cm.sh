@@ -6,10 +6,10 @@ cm_port=9100
 # both SERVER CLIENT: runs the server in the background, the client when it listens on $cm_port; both must end with 0.
 both() {
     local server status
-    timeout 90 $1 >/tmp/cm.server 2>&1 &
+    timeout 180 $1 >/tmp/cm.server 2>&1 &
     server=$!
     listens $cm_port
-    timeout 90 $2
+    timeout 180 $2
     status=$?
     wait $server || { echo "the server ended with $?"; status=1; }
     tail -n 1 /tmp/cm.server
@@ -19,17 +19,17 @@ both() {
 # beside SERVER CLIENT: a server that never ends by itself.
 beside() {
     local server status
-    timeout 90 $1 >/tmp/cm.server 2>&1 &
+    timeout 180 $1 >/tmp/cm.server 2>&1 &
     server=$!
     listens $cm_port
-    timeout 90 $2
+    timeout 180 $2
     status=$?
     kill $server
     return $status
 }
 
 for address in "$rxe" "$siw"; do
-    check "two ids connected by gimmal-rdma alone, $address" timeout 60 "$bin/examples/connect" "$address"
+    check "two ids connected by gimmal-rdma alone, $address" timeout 180 "$bin/examples/connect" "$address"
 done
 
 for address in "$rxe" "$siw" "$rxe6" "$siw6"; do
@@ -70,35 +70,35 @@ for address in "$rxe" "$siw"; do
 done
 
 printf 'gimmal-test 9666/%s\n' tcp udp >>/etc/services
-count "the CM's edges on rxe" opened cm_checks.rxe timeout 120 "$bin/cm_checks" all "$rxe"
-count "the CM's edges on siw" opened cm_checks.siw timeout 120 "$bin/cm_checks" all "$siw"
-count "the CM's edges over IPv6 on rxe" timeout 120 "$bin/cm_checks" all "$rxe6"
-count "the CM's edges over IPv6 on siw" timeout 120 "$bin/cm_checks" all "$siw6"
+count "the CM's edges on rxe" opened cm_checks.rxe timeout 600 "$bin/cm_checks" all "$rxe"
+count "the CM's edges on siw" opened cm_checks.siw timeout 600 "$bin/cm_checks" all "$siw"
+count "the CM's edges over IPv6 on rxe" timeout 600 "$bin/cm_checks" all "$rxe6"
+count "the CM's edges over IPv6 on siw" timeout 600 "$bin/cm_checks" all "$siw6"
 
-count "several devices in one process" timeout 120 "$bin/cm_checks" devices "$rxe" "$siw"
-count "several devices in one process, IPv6" timeout 120 "$bin/cm_checks" devices "$rxe6" "$siw6"
+count "several devices in one process" timeout 300 "$bin/cm_checks" devices "$rxe" "$siw"
+count "several devices in one process, IPv6" timeout 300 "$bin/cm_checks" devices "$rxe6" "$siw6"
 
 # A name whose first address has no device: the list is tried in order.
 printf '%s several.gimmal.test\n' 127.0.0.2 "$rxe" >>/etc/hosts
-count "a name with several addresses" timeout 60 "$bin/cm_checks" names "$rxe" several.gimmal.test
+count "a name with several addresses" timeout 180 "$bin/cm_checks" names "$rxe" several.gimmal.test
 
 # The kernel gives up on a silent host after 70 s: beside the rest.
 ip neigh replace "${rxe%.*}.78" lladdr 02:00:00:00:00:78 nud permanent dev "$(ip -o route get "${rxe%.*}.78" | sed 's/.* dev \([^ ]*\).*/\1/')"
 "$bin/cm_checks" unreachable "$rxe" "${rxe%.*}.78" >/tmp/cm.unreachable 2>&1 &
 unreachable=$!
-gave_up() { timeout 200 tail --pid="$unreachable" -f /dev/null; cat /tmp/cm.unreachable; }
+gave_up() { timeout 300 tail --pid="$unreachable" -f /dev/null; cat /tmp/cm.unreachable; }
 
 # A host that has a hardware address and never answers: rdma_connect blocks there on siw.
 for address in "$rxe" "$siw"; do
     silent=${address%.*}.77
     ip neigh replace "$silent" lladdr 02:00:00:00:00:77 nud permanent \
         dev "$(ip -o route get "$silent" | sed 's/.* dev \([^ ]*\).*/\1/')"
-    count "a silent host, from $address" timeout 60 "$bin/cm_checks" silent "$address" "$silent"
+    count "a silent host, from $address" timeout 180 "$bin/cm_checks" silent "$address" "$silent"
 done
 
 # siw's READs cross the loopback device: a delay there makes round trips visible.
 if tc qdisc add dev lo root netem delay 200ms; then
-    count "READs in flight on siw" timeout 60 "$bin/cm_checks" reads "$siw"
+    count "READs in flight on siw" timeout 180 "$bin/cm_checks" reads "$siw"
     tc qdisc del dev lo root
 fi
 

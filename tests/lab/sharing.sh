@@ -4,7 +4,7 @@
 # Of the suite, what comes in, how it ends, and what a lent ring holds; both fabrics at once.
 receiving=publish_,flush_,poll_,event_loop_,credit_,close_,compose_finds
 sharing_suite() {
-    timeout 120 "$bin/examples/conformance" --provider verbs --address "rdma://$1:0" --shared "$2" --only "$3" 2>&1
+    timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$1:0" --shared "$2" --only "$3" 2>&1
 }
 sharing_suite "$siw" both $receiving >/tmp/sharing_siw 2>&1 &
 suite=$!
@@ -17,7 +17,7 @@ count "shared receives at the client alone, siw" sharing_suite "$siw" client cre
 for fabric in rxe siw; do
     host=$rxe && [ $fabric = siw ] && host=$siw
     check "r51 250 connections share receives, one is greedy, all at once, $fabric" sh -c "ulimit -l unlimited
-        timeout 100 '$bin/sharing' --address 'rdma://$host:0' --connections 250"
-    check "credit keeps RNR away from shared receives, $fabric" timeout 100 "$bin/credit" \
+        timeout 200 '$bin/sharing' --address 'rdma://$host:0' --connections 250"
+    check "credit keeps RNR away from shared receives, $fabric" timeout 200 "$bin/credit" \
         --address "rdma://$host:0" --shared --count 5000
 done

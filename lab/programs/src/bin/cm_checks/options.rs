@@ -152,28 +152,47 @@ fn waits(port: u16) -> Result<bool, Failure> {
     Ok(false)
 }
 
+/// So many at once ask a listener that fetches nothing.
+const CLIENTS: usize = 5;
+
 /// Requests that nobody fetched, up to the backlog. More are not answered: the client's CM asks again after 4 s.
 pub(crate) fn backlog(site: &Site) -> Outcome {
     if site.iwarp {
         return Ok(Some("siw's own reference counts break when its backlog overflows".to_owned()));
     }
+    // A machine with other things to do may hold up the requests themselves until the clients have given up.
+    let mut rounds = Vec::new();
+    while rounds.len() < 3 {
+        let (fetched, outcomes) = unfetched(site)?;
+        let waiting = outcomes.iter().filter(|end| matches!(end, Err(CmError::Timeout { .. }))).count();
+        if fetched == 2 && waiting == CLIENTS {
+            return Ok(None);
+        }
+        ensure!(fetched < 2, "{fetched} fetched, {waiting} waited, {outcomes:?}");
+        rounds.push((fetched, outcomes));
+    }
+    Err(format!("{rounds:?}").into())
+}
+
+/// The clients of a listener with a backlog of 2: how many requests it has in the end, and what they were told.
+fn unfetched(site: &Site) -> Result<(usize, Vec<Result<(), CmError>>), Failure> {
     let mut listener = Draft::new(PortSpace::Tcp)?.listen(site.address(0)?, 2)?;
     let target = Target::at(listener.address().ok_or("no address")?);
     let mut plan = Plan::default();
     plan.options.timeout = Duration::from_millis(3500);
     let outcomes = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..5)
+        let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
-                scope.spawn(|| dial(std::slice::from_ref(&target), &plan.options, &plan.connect, |_| Ok(())))
+                scope.spawn(|| {
+                    dial(std::slice::from_ref(&target), &plan.options, &plan.connect, |_| Ok(())).map(drop)
+                })
             })
             .collect();
-        clients.into_iter().map(|client| client.join()).collect::<Vec<_>>()
+        clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect()
     });
     let mut fetched = Vec::new();
     while let Some(request) = listener.request(Duration::from_millis(100))? {
         fetched.push(request);
     }
-    let waiting = outcomes.iter().filter(|end| matches!(end, Ok(Err(CmError::Timeout { .. })))).count();
-    ensure!(fetched.len() == 2 && waiting == 5, "{} fetched, {waiting} waited, {outcomes:?}", fetched.len());
-    Ok(None)
+    Ok((fetched.len(), outcomes))
 }

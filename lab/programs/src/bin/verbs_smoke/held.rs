@@ -56,6 +56,16 @@ impl Site {
         let config = PortConfig { ring_bytes: 64 << 10, ..PortConfig::default() };
         Pair::connect(provider, &self.host, &config)
     }
+
+    /// A pair on a device that was just added: GIDs follow addresses a moment later.
+    fn pair_soon(&self, provider: &Verbs) -> Result<Pair, Failure> {
+        let mut pair = Err("no pair was tried".into());
+        let _ = until("the device is usable", LIMIT, || {
+            pair = self.pair(provider);
+            Ok(pair.is_ok())
+        });
+        pair
+    }
 }
 
 /// Processor time of our control threads and of the reader of devices, in clock ticks of 10 ms.
@@ -185,7 +195,7 @@ fn lets_go(site: &Site) -> Result<(), Failure> {
     ends("a device that was listed", &mut delete(&other)?)?;
     shell(&format!("rdma link add {other} type {kind} netdev held0"))?;
     let there = Site { host: "10.98.1.1".to_owned(), device: other.clone(), netdev: "held0".to_owned() };
-    drop(there.pair(&provider)?);
+    drop(there.pair_soon(&provider)?);
     std::thread::sleep(Duration::from_millis(300));
     ends("a device that was used", &mut delete(&other)?)?;
     shell("ip link delete held0")?;
@@ -193,9 +203,8 @@ fn lets_go(site: &Site) -> Result<(), Failure> {
     std::thread::sleep(Duration::from_millis(300));
     ends("everything of this process is dropped", &mut delete(device)?)?;
     shell(&format!("rdma link add {device} type {kind} netdev {netdev}"))?;
-    std::thread::sleep(Duration::from_millis(500));
     let provider = Verbs::new();
-    let mut pair = site.pair(&provider)?;
+    let mut pair = site.pair_soon(&provider)?;
     pair.echo(10, &[8], 1, 1)?;
     ends("in use, by a port that turns", &mut {
         let child = delete(device)?;
@@ -262,7 +271,7 @@ fn waits_alone(site: &Site) -> Result<(), Failure> {
     let port = provider.open_port(&PortConfig::default())?;
     let address: Address = format!("rdma://{}:0", site.host).parse()?;
     let listener = provider.listen(&address, &ListenOptions::default())?;
-    let timeout = Duration::from_secs(2);
+    let timeout = Duration::from_secs(10);
     let options = ConnectOptions { connect_timeout: timeout, ..ConnectOptions::default() };
     let begun = Instant::now();
     let mut attempt = provider.connect(&listener.address(), &port.gate(), &options)?;

@@ -139,7 +139,7 @@ pub(crate) struct Pair {
     pub(crate) b: Side,
 }
 
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 impl Pair {
     pub(crate) fn connect(provider: &Verbs, host: &str, config: &PortConfig) -> Result<Self, Failure> {
@@ -157,7 +157,9 @@ impl Pair {
         let a = Side::new(provider, config)?;
         let b = Side::new(provider, config)?;
         let address: Address = format!("rdma://{host}:0").parse()?;
-        let mut listener = provider.listen(&address, listen)?;
+        // Both ends are this thread's: only a machine with other things to do makes one of them late.
+        let listen = ListenOptions { handshake_timeout: LIMIT, ..listen.clone() };
+        let mut listener = provider.listen(&address, &listen)?;
         let mut pair = Self { clock, a, b };
         let (conn, peer) = pair.link(provider, &mut listener)?;
         (pair.a.conn, pair.b.conn) = (Some(conn), Some(peer));
@@ -178,7 +180,9 @@ impl Pair {
         listener: &mut VerbsListener,
     ) -> Result<(ConnId, ConnId), Failure> {
         let (address, ours, theirs) = (listener.address(), self.a.port.gate(), self.b.port.gate());
-        let mut connecting = provider.connect(&address, &ours, &ConnectOptions::default())?;
+        let options =
+            ConnectOptions { connect_timeout: LIMIT, handshake_timeout: LIMIT, ..ConnectOptions::default() };
+        let mut connecting = provider.connect(&address, &ours, &options)?;
         let mut accepted = None;
         let mut linked = None;
         until("connect", LIMIT, || {
