@@ -10,12 +10,11 @@ use super::{
     used::{IDLE_EVERY, IDLE_LOOKS},
 };
 use crate::{
-    Address, Batch, Chain, CloseReason, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit,
-    ListenOptions, Listener, Look, Port, PortConfig, PortError, Provider, Staged, Tag, Time, Wait, kernel,
-    testing::{self, Came},
+    Address, Batch, Chain, CloseReason, ConnId, Connecting, Incoming, Instant, Limit, ListenOptions,
+    Listener, Look, Port, PortConfig, PortError, Provider, Staged, Tag, Time, Wait, kernel,
+    testing::{self, Came, patient_connect, patient_listen},
 };
 
-const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 
 /// Two ports with a connection over each provider.
@@ -31,12 +30,12 @@ impl Pair {
         let any = Any::new();
         let mut ports = [(); 2].map(|()| any.open_port(&PortConfig::default()).unwrap());
         let mut connect = |address: Address| {
-            let mut listener = any.listen(&address, &ListenOptions::default()).unwrap();
-            let options = ConnectOptions::default();
+            let mut listener = any.listen(&address, &patient_listen()).unwrap();
+            let options = patient_connect();
             let mut connecting = any.connect(&listener.address(), &ports[0].gate(), &options).unwrap();
-            let incoming = listener.accept(SECOND).unwrap().unwrap();
+            let incoming = listener.accept(LONG).unwrap().unwrap();
             let accepted = incoming.accept(&ports[1].gate()).unwrap();
-            let link = connecting.poll(SECOND).unwrap().unwrap();
+            let link = connecting.poll(LONG).unwrap().unwrap();
             [ports[0].adopt(link, Time(0)).unwrap(), ports[1].adopt(accepted, Time(0)).unwrap()]
         };
         let shm = connect(Address::Mem { name: name.to_owned() });
@@ -54,7 +53,7 @@ impl Pair {
 
     /// What comes to `side` next.
     fn next(&mut self, side: usize) -> Came {
-        let until = Instant::now() + SECOND.saturating_mul(30);
+        let until = Instant::now() + LONG;
         let mut one = Batch::new(1);
         loop {
             if let Some(came) = testing::poll(&mut self.ports[side], Time(0), &mut one).pop() {
@@ -125,7 +124,7 @@ fn an_idle_provider_wakes_a_port_that_sleeps() {
     pair.send(0, pair.tcp[0]);
     let fd = pair.ports[1].wait_fd();
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-    kernel::wait(&mut fds, Instant::now() + SECOND).unwrap();
+    kernel::wait(&mut fds, Instant::now() + LONG).unwrap();
     assert!(!fds[0].revents().is_empty());
     pair.ports[1].disarm();
     pair.found(1, pair.tcp[1], 2);
@@ -133,10 +132,9 @@ fn an_idle_provider_wakes_a_port_that_sleeps() {
 
 /// Both ends of a link over `address`, the active one for `ports[0]`.
 fn links(any: &Any, ports: &[AnyPort; 2], address: &Address) -> [super::AnyLink; 2] {
-    let options = ListenOptions { backlog: 8, ..ListenOptions::default() };
+    let options = ListenOptions { backlog: 8, ..patient_listen() };
     let mut listener = any.listen(address, &options).unwrap();
-    let mut connecting =
-        any.connect(&listener.address(), &ports[0].gate(), &ConnectOptions::default()).unwrap();
+    let mut connecting = any.connect(&listener.address(), &ports[0].gate(), &patient_connect()).unwrap();
     let until = Instant::now() + LONG;
     let incoming = loop {
         assert!(connecting.poll(Duration::ZERO).is_none() && Instant::now() < until, "a client is there");

@@ -233,7 +233,7 @@ fn two_threads_echo_with_their_own_ports() {
     let mut listener = listen(&address);
     let server = std::thread::spawn(move || {
         let port = Shm.open_port(&config(16 << 10)).unwrap();
-        let accepted = listener.accept(5 * SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
+        let accepted = listener.accept(30 * SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
         let mut side = Side::adopt(port, accepted);
         side.opened();
         let mut echoed = 0;
@@ -249,7 +249,7 @@ fn two_threads_echo_with_their_own_ports() {
         side.closed()
     });
     let port = Shm.open_port(&config(16 << 10)).unwrap();
-    let connected = connect(&address, &port.gate()).unwrap().poll(5 * SECOND).unwrap().unwrap();
+    let connected = connect(&address, &port.gate()).unwrap().poll(30 * SECOND).unwrap().unwrap();
     let mut side = Side::adopt(port, connected);
     side.opened();
     let (mut sent, mut received) = (0, 0);

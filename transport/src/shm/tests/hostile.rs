@@ -44,7 +44,7 @@ fn waiting() -> (Side, OwnedFd, OwnedFd) {
     rustix::net::connect(&client, &rustix::net::SocketAddrUnix::new(path).unwrap()).unwrap();
     socket::send(&client, &super::super::link::hello(&config(4096), 1).encode()).unwrap();
     let port = Shm.open_port(&config(4096)).unwrap();
-    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
+    let accepted = listener.accept(SECOND.saturating_mul(30)).unwrap().unwrap().accept(&port.gate()).unwrap();
     let packet = socket::receive(&client).unwrap();
     assert_eq!(packet.bytes().len(), HELLO_BYTES);
     (Side::adopt(port, accepted), client, packet.fd.expect("the server's segment"))
@@ -282,7 +282,7 @@ fn r72_a_server_with_a_bad_segment_is_foreign() {
             Some(fd) => socket::send_with(&client, bytes, fd.as_fd()).unwrap(),
             None => socket::send(&client, bytes).unwrap(),
         }
-        connecting.poll(SECOND).unwrap()
+        connecting.poll(30 * SECOND).unwrap()
     };
     for (bytes, fd) in [
         (&hello[..], None),
@@ -365,7 +365,7 @@ fn r74_a_flood_of_doorbells_hurts_nobody() {
     for round in 0..200_u32 {
         while socket::send(&flood.end.socket, &[0]).is_ok() {}
         client.send(&round.to_le_bytes(), round);
-        assert!(server.sleep(SECOND));
+        assert!(server.sleep(30 * SECOND));
         let frame = server.frame();
         assert_eq!(*frame, round.to_le_bytes());
         server.give_back(frame);
@@ -389,7 +389,7 @@ fn r75_a_peer_that_never_reads_cannot_block_us() {
         peer.end.own.consumed().store(side.port.credit(side.conn).completed.0, Ordering::Release);
         side.send(b"are you there", 0);
     }
-    assert!(started.elapsed() < 5 * SECOND);
+    assert!(started.elapsed() < 20 * SECOND);
     assert!(side.poll().is_empty(), "still open");
     let mut bytes = 0;
     while socket::receive(&peer.end.socket).is_ok_and(|packet| !packet.is_end()) {

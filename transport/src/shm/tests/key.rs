@@ -54,7 +54,7 @@ fn clients_of_one_user_that_prove_a_key_are_all_let_in() {
 fn a_recorded_proof_is_refused_before_any_segment() {
     let (_folder, address) = place();
     let Address::Shm { path } = &address else { panic!() };
-    let options = ListenOptions { keys: vec![key(1)], ..ListenOptions::default() };
+    let options = ListenOptions { keys: vec![key(1)], ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let mut hello = super::super::link::hello(&config(4096), 7);
     let recorded = proof::request(&mut hello, Some(&key(1)));
@@ -88,7 +88,7 @@ fn a_server_that_cannot_prove_itself_is_told_nothing() {
         rustix::net::bind(&server, &rustix::net::SocketAddrUnix::new(path).unwrap()).unwrap();
         rustix::net::listen(&server, 1).unwrap();
         let gate = Shm.open_port(&config(4096)).unwrap().gate();
-        let options = ConnectOptions { key: Some(key(1)), ..ConnectOptions::default() };
+        let options = ConnectOptions { key: Some(key(1)), ..patient_connect() };
         let mut connecting = Shm.connect(&address, &gate, &options).unwrap();
         let peer = rustix::net::accept(&server).unwrap();
         let request = socket::receive(&peer).unwrap();
@@ -101,7 +101,7 @@ fn a_server_that_cannot_prove_itself_is_told_nothing() {
                 socket::send_challenge(&peer, &session.challenge()).unwrap();
             }
         }
-        let error = connecting.poll(SECOND).expect("an outcome").unwrap_err();
+        let error = connecting.poll(30 * SECOND).expect("an outcome").unwrap_err();
         assert_eq!(error, ConnectError::Unproven { address: address.to_string() }, "server {plays}");
         assert!(
             socket::receive(&peer).is_ok_and(|packet| packet.is_end()) || socket::receive(&peer).is_err(),
@@ -117,11 +117,11 @@ fn a_list_is_the_whole_list_on_both_sides() {
     let own = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     let others = Allow::default().uid(own + 4242).gid(group + 4242);
-    let options = ListenOptions { allow: others.clone(), ..ListenOptions::default() };
+    let options = ListenOptions { allow: others.clone(), ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let mut connecting = connect(&address, &gate).unwrap();
     assert!(listener.accept(Duration::from_millis(50)).unwrap().is_none());
-    let error = connecting.poll(SECOND).expect("an outcome").unwrap_err();
+    let error = connecting.poll(30 * SECOND).expect("an outcome").unwrap_err();
     assert!(
         matches!(error, ConnectError::Rejected { reason: RejectReason::NotAllowed { uid }, .. } if uid == own),
         "{error}"
@@ -130,10 +130,10 @@ fn a_list_is_the_whole_list_on_both_sides() {
     assert_eq!(listener.rejections().last(), Some(RejectReason::NotAllowed { uid: own }));
     drop(listener);
     // By its group, and the client asks too.
-    let options = ListenOptions { allow: others.clone().gid(group), ..ListenOptions::default() };
+    let options = ListenOptions { allow: others.clone().gid(group), ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let _links = links(&mut listener, &gate, &gate);
-    let options = ConnectOptions { allow: others, ..ConnectOptions::default() };
+    let options = ConnectOptions { allow: others, ..patient_connect() };
     let error = Shm.connect(&address, &gate, &options).unwrap_err();
     assert_eq!(error, ConnectError::NotAllowed { address: address.to_string(), uid: own });
 }
@@ -147,7 +147,7 @@ fn another_user_on_the_list_is_let_in() {
     }
     let (folder, address) = place();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let options = ListenOptions { allow: Allow::default().uid(65534), ..ListenOptions::default() };
+    let options = ListenOptions { allow: Allow::default().uid(65534), ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     let theirs = address.clone();
@@ -169,7 +169,7 @@ fn another_user_on_the_list_is_let_in() {
 #[ignore = "the other process of another test"]
 fn child_of_another_user_namespace() {
     let Some(path) = role() else { return };
-    let options = ListenOptions { allow: Allow::default().uid(65534), ..ListenOptions::default() };
+    let options = ListenOptions { allow: Allow::default().uid(65534), ..patient_listen() };
     let mut listener = Shm.listen(&Address::Shm { path: path.into() }, &options).unwrap();
     assert!(listener.accept(30 * SECOND).unwrap().is_none(), "nobody is let in");
 }
@@ -200,10 +200,10 @@ fn a_user_that_is_not_mapped_is_on_no_list() {
         let user = rustix::thread::Uid::from_raw(4242);
         // This thread alone: the system call, not the C library's wrapper.
         rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-        let until = Instant::now() + 20 * SECOND;
+        let until = Instant::now() + 30 * SECOND;
         loop {
             match connect(&theirs, &port.gate()) {
-                Ok(mut connecting) => return connecting.poll(10 * SECOND).expect("an outcome").map(drop),
+                Ok(mut connecting) => return connecting.poll(30 * SECOND).expect("an outcome").map(drop),
                 Err(ConnectError::NobodyListens { .. } | ConnectError::Denied { .. })
                     if Instant::now() < until =>
                 {

@@ -18,7 +18,7 @@ use super::{
 use crate::testing::process::{alone, role};
 
 fn refusal(address: &Address) -> String {
-    Shm.listen(address, &ListenOptions::default()).unwrap_err().to_string()
+    Shm.listen(address, &patient_listen()).unwrap_err().to_string()
 }
 
 /// A cleaner took both files, another server took the name, and then the first one ends.

@@ -77,7 +77,7 @@ fn nobody_listens_is_said_at_once() {
         assert!(connecting.poll(Duration::ZERO).is_none());
         assert!(listener.accept(Duration::ZERO).unwrap().is_some());
         drop(listener);
-        let error = connecting.poll(SECOND).unwrap().unwrap_err();
+        let error = connecting.poll(30 * SECOND).unwrap().unwrap_err();
         assert!(
             matches!(error, ConnectError::Rejected { reason: RejectReason::Overloaded, .. }),
             "a request that is dropped says why: {error}"
@@ -95,29 +95,29 @@ fn a_server_that_leaves_before_it_answers_is_nobody() {
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     let mut connecting = connect(&address, &gate).unwrap();
     drop(listener);
-    let error = connecting.poll(SECOND).unwrap().unwrap_err();
+    let error = connecting.poll(30 * SECOND).unwrap().unwrap_err();
     assert_eq!(error, ConnectError::NobodyListens { address: address.to_string() });
 }
 
 #[test]
 fn a_silent_server_and_a_full_backlog_end_at_the_deadline() {
     let (_folder, address) = place();
-    let _listener = Shm.listen(&address, &ListenOptions { backlog: 1, ..ListenOptions::default() }).unwrap();
+    let _listener = Shm.listen(&address, &ListenOptions { backlog: 1, ..patient_listen() }).unwrap();
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     let timeout = Duration::from_millis(60);
-    let options = ConnectOptions { connect_timeout: timeout, ..ConnectOptions::default() };
+    let options = ConnectOptions { connect_timeout: timeout, ..patient_connect() };
     let attempts: Vec<_> = (0..4).map(|_| Shm.connect(&address, &gate, &options).unwrap()).collect();
     let mut steps = Vec::new();
     for mut attempt in attempts {
         let started = Instant::now();
-        match attempt.poll(10 * SECOND) {
+        match attempt.poll(60 * SECOND) {
             Some(Err(ConnectError::Timeout { step, timeout: told, .. })) => {
                 assert_eq!(told, timeout);
                 steps.push(step);
             }
             other => panic!("{other:?}"),
         }
-        assert!(started.elapsed() < 5 * SECOND);
+        assert!(started.elapsed() < 30 * SECOND);
     }
     assert_eq!(steps[0], "waiting for its hello");
     assert_eq!(steps[3], "waiting for a place in its backlog");
@@ -130,17 +130,17 @@ fn reasons_travel_both_ways() {
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     for reason in [RejectReason::Application { code: 42 }, RejectReason::ShuttingDown] {
         let mut connecting = connect(&address, &gate).unwrap();
-        let incoming = listener.accept(SECOND).unwrap().unwrap();
+        let incoming = listener.accept(30 * SECOND).unwrap().unwrap();
         assert_eq!(incoming.hello().ring_bytes, 4096);
         assert!(incoming.peer().contains(&std::process::id().to_string()));
         incoming.reject(reason);
-        let error = connecting.poll(SECOND).unwrap().unwrap_err();
+        let error = connecting.poll(30 * SECOND).unwrap().unwrap_err();
         assert_eq!(error, ConnectError::Rejected { address: address.to_string(), reason, data: Vec::new() });
     }
     assert_eq!(listener.rejections().count(), 0, "these were handed out");
     // A client that gave up.
     let connecting = connect(&address, &gate).unwrap();
-    let incoming = listener.accept(SECOND).unwrap().unwrap();
+    let incoming = listener.accept(30 * SECOND).unwrap().unwrap();
     drop(connecting);
     let error = incoming.accept(&gate).unwrap_err();
     assert!(matches!(error, AcceptError::Gone { .. }), "{error}");
@@ -182,7 +182,7 @@ fn silent_clients_hold_nobody_up() {
     let (_folder, _silent, mut listener) = beside_silent_ones(60 * SECOND);
     let started = Instant::now();
     honest(&mut listener);
-    assert!(started.elapsed() < 10 * SECOND, "{:?}", started.elapsed());
+    assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn silent_clients_run_out_at_their_own_time_while_nobody_else_comes() {
 fn beside_silent_ones(handshake_timeout: Duration) -> (tempfile::TempDir, Vec<OwnedFd>, ShmListener) {
     const SILENT: usize = PLACES + 8;
     let (folder, address) = place();
-    let options = ListenOptions { handshake_timeout, backlog: 2 * SILENT as u16, ..ListenOptions::default() };
+    let options = ListenOptions { handshake_timeout, backlog: 2 * SILENT as u16, ..patient_listen() };
     let listener = Shm.listen(&address, &options).unwrap();
     // More than may wait, and one that went away again.
     let silent = (0..SILENT).map(|_| raw_client(&address)).collect();
@@ -228,10 +228,9 @@ fn a_user_fills_half_of_the_places_for_strangers() {
     let (folder, address) = place();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let options = ListenOptions {
-        handshake_timeout: 60 * SECOND,
         backlog: 4 * PLACES as u16,
         allow: Allow::default().uid(0).uid(65534),
-        ..ListenOptions::default()
+        ..patient_listen()
     };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
@@ -251,9 +250,9 @@ fn a_user_fills_half_of_the_places_for_strangers() {
         let mut connecting = connect(&address, &gate).unwrap();
         let started = Instant::now();
         let incoming = listener.accept(30 * SECOND).unwrap().expect("an honest client");
-        assert!(started.elapsed() < 10 * SECOND, "round {round}: {:?}", started.elapsed());
+        assert!(started.elapsed() < 20 * SECOND, "round {round}: {:?}", started.elapsed());
         let _link = incoming.accept(&gate).unwrap();
-        connecting.poll(SECOND).unwrap().unwrap();
+        connecting.poll(30 * SECOND).unwrap().unwrap();
         // What is late makes room for newer ones, and everybody else is refused at once.
         let refused = round * (PLACES_OF_ONE + 36) - PLACES_OF_ONE;
         assert_eq!(listener.rejections().count(), refused as u64, "round {round}");
@@ -266,7 +265,7 @@ fn a_user_fills_half_of_the_places_for_strangers() {
 fn strangers_hold_the_bytes_of_a_handshake() {
     let (_folder, address) = place();
     let key = Key::new(b"a key of this test, long enough to be one").unwrap();
-    let options = ListenOptions { keys: vec![key.clone()], ..ListenOptions::default() };
+    let options = ListenOptions { keys: vec![key.clone()], ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let mut hello = good_hello();
     hello.ring_bytes = 1 << 30;
@@ -295,11 +294,7 @@ fn strangers_hold_the_bytes_of_a_handshake() {
 #[test]
 fn a_late_hello_beside_many_others_is_waited_for() {
     let (_folder, address) = place();
-    let options = ListenOptions {
-        backlog: 2 * PLACES as u16,
-        handshake_timeout: 60 * SECOND,
-        ..ListenOptions::default()
-    };
+    let options = ListenOptions { backlog: 2 * PLACES as u16, ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let late = raw_client(&address);
     assert!(listener.accept(Duration::ZERO).unwrap().is_none());
@@ -313,10 +308,10 @@ fn a_late_hello_beside_many_others_is_waited_for() {
         .collect();
     std::thread::sleep(CHANCE);
     for number in 0..others.len() {
-        assert!(listener.accept(SECOND).unwrap().is_some(), "number {number}");
+        assert!(listener.accept(30 * SECOND).unwrap().is_some(), "number {number}");
     }
     socket::send(&late, &hello).unwrap();
-    assert!(listener.accept(SECOND).unwrap().is_some());
+    assert!(listener.accept(30 * SECOND).unwrap().is_some());
     assert_eq!(listener.rejections().count(), 0);
 }
 
@@ -329,9 +324,8 @@ fn clients_of_one_user_that_have_said_hello_are_all_let_in() {
     let own = rustix::process::getuid().as_raw();
     let options = ListenOptions {
         backlog: 2 * CLIENTS as u16,
-        handshake_timeout: 60 * SECOND,
         allow: Allow::default().uid(own).uid(65534),
-        ..ListenOptions::default()
+        ..patient_listen()
     };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let hello = good_hello().encode();
@@ -348,12 +342,12 @@ fn clients_of_one_user_that_have_said_hello_are_all_let_in() {
 #[test]
 fn a_grant_that_never_comes_ends_the_connection() {
     let (_folder, address) = place();
-    let options = ListenOptions { handshake_timeout: Duration::from_millis(50), ..ListenOptions::default() };
+    let options = ListenOptions { handshake_timeout: Duration::from_millis(50), ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let port = Shm.open_port(&config(4096)).unwrap();
     let client = raw_client(&address);
     socket::send(&client, &good_hello().encode()).unwrap();
-    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
+    let accepted = listener.accept(30 * SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
     let mut side = Side::adopt(port, accepted);
     assert_eq!(side.port.deadline(), Time(50_000_000));
     let started = Instant::now();
@@ -368,7 +362,7 @@ fn a_grant_that_never_comes_ends_the_connection() {
 fn bad_places_say_what_is_wrong() {
     let (folder, address) = place();
     let refused = |path: PathBuf| {
-        let error = Shm.listen(&Address::Shm { path }, &ListenOptions::default()).unwrap_err();
+        let error = Shm.listen(&Address::Shm { path }, &patient_listen()).unwrap_err();
         assert!(matches!(error, ListenError::Address { .. }), "{error:?}");
         error.to_string()
     };
@@ -380,7 +374,7 @@ fn bad_places_say_what_is_wrong() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     assert!(refused(file.join("socket")).contains("file"));
     let wrong: Address = "rdma://127.0.0.1:1".parse().unwrap();
-    assert!(matches!(Shm.listen(&wrong, &ListenOptions::default()), Err(ListenError::Address { .. })));
+    assert!(matches!(Shm.listen(&wrong, &patient_listen()), Err(ListenError::Address { .. })));
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     assert!(matches!(connect(&wrong, &gate), Err(ConnectError::Address { .. })));
     let bad = Shm.open_port(&config(5000)).unwrap_err();
@@ -465,7 +459,7 @@ fn r78_a_stale_socket_is_replaced_and_a_live_one_is_in_use() {
     drop(std::os::unix::net::UnixListener::bind(path_of(&address)).unwrap());
     std::fs::write(folder.path().join("socket.lock"), "").unwrap();
     let mut listener = listen(&address);
-    let error = Shm.listen(&address, &ListenOptions::default()).unwrap_err();
+    let error = Shm.listen(&address, &patient_listen()).unwrap_err();
     let by = format!("process {}", std::process::id());
     assert_eq!(error, ListenError::InUse { address: address.to_string(), by });
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
@@ -486,7 +480,7 @@ fn r78_racing_servers_take_turns() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..200 {
-                    match Shm.listen(&address, &ListenOptions::default()) {
+                    match Shm.listen(&address, &patient_listen()) {
                         Ok(listener) => {
                             assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two have it");
                             taken.fetch_add(1, Ordering::SeqCst);

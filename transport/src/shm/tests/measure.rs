@@ -145,10 +145,10 @@ impl Side {
 fn server_side(mut listener: ShmListener) {
     let port = Shm.open_port(&config(RING)).unwrap();
     let gate = port.gate();
-    let link = listener.accept(SECOND.saturating_mul(5)).unwrap().unwrap().accept(&gate).unwrap();
+    let link = listener.accept(SECOND.saturating_mul(30)).unwrap().unwrap().accept(&gate).unwrap();
     let mut side = Side::adopt(port, link);
     side.opened();
-    let link = listener.accept(SECOND.saturating_mul(5)).unwrap().unwrap().accept(&gate).unwrap();
+    let link = listener.accept(SECOND.saturating_mul(30)).unwrap().unwrap().accept(&gate).unwrap();
     // The grant, read by hand.
     while !readable(&link.end.socket, SECOND) {}
     let fd = socket::receive(&link.end.socket).unwrap().fd.unwrap();
@@ -179,7 +179,7 @@ fn measure_echo() {
     pin(0);
     let mut side = kill::connect_when_there(&address, RING);
     let gate = side.port.gate();
-    let link = connect(&address, &gate).unwrap().poll(5 * SECOND).unwrap().unwrap();
+    let link = connect(&address, &gate).unwrap().poll(30 * SECOND).unwrap().unwrap();
     let mut bare = Bare::new(link, None);
     let mut times: [Vec<f64>; 4] = Default::default();
     for _ in 0..SLICES {

@@ -36,7 +36,7 @@ use crate::{
     Incoming, Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Position, Provider, Refused,
     Run, RxFrame, Staged, Tag, Time, Transfer, Wait,
     mem::{Bulk, Offer},
-    testing::{self, Came},
+    testing::{self, Came, patient_connect, patient_listen},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -60,19 +60,19 @@ fn config(ring_bytes: u32) -> PortConfig {
 }
 
 fn listen(address: &Address) -> ShmListener {
-    Shm.listen(address, &ListenOptions::default()).unwrap()
+    Shm.listen(address, &patient_listen()).unwrap()
 }
 
 fn connect(address: &Address, gate: &ShmGate) -> Result<ShmConnecting, ConnectError> {
-    Shm.connect(address, gate, &ConnectOptions::default())
+    Shm.connect(address, gate, &patient_connect())
 }
 
 /// Both ends of a link, made on this thread.
 fn links(listener: &mut ShmListener, server: &ShmGate, client: &ShmGate) -> (ShmLink, ShmLink) {
     let mut connecting = connect(&listener.address(), client).unwrap();
-    let incoming = listener.accept(SECOND).unwrap().expect("a client is there");
+    let incoming = listener.accept(SECOND.saturating_mul(30)).unwrap().expect("a client is there");
     let accepted = incoming.accept(server).unwrap();
-    let connected = connecting.poll(SECOND).expect("the server answered").unwrap();
+    let connected = connecting.poll(SECOND.saturating_mul(30)).expect("the server answered").unwrap();
     (accepted, connected)
 }
 

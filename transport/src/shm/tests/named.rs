@@ -15,12 +15,12 @@ fn a_name_has_one_listener_and_is_free_when_it_goes() {
         |error| matches!(error, ConnectError::NobodyListens { address } if address == "mem://named-one");
     assert!(nobody(connect(&address, &gate).unwrap_err()));
     let mut listener = listen(&address);
-    let second = Shm.listen(&address, &ListenOptions::default()).unwrap_err();
+    let second = Shm.listen(&address, &patient_listen()).unwrap_err();
     assert_eq!(second, ListenError::InUse { address: address.to_string(), by: "this process".to_owned() });
     links(&mut listener, &gate, &gate);
     let mut waiting = connect(&address, &gate).unwrap();
     drop(listener);
-    assert!(nobody(waiting.poll(SECOND).unwrap().unwrap_err()), "a client that was not accepted");
+    assert!(nobody(waiting.poll(30 * SECOND).unwrap().unwrap_err()), "a client that was not accepted");
     assert!(nobody(connect(&address, &gate).unwrap_err()));
     links(&mut listen(&address), &gate, &gate);
 }
@@ -28,7 +28,7 @@ fn a_name_has_one_listener_and_is_free_when_it_goes() {
 #[test]
 fn a_full_backlog_of_a_name_is_waited_for() {
     let address = named("full");
-    let options = ListenOptions { backlog: 2, ..ListenOptions::default() };
+    let options = ListenOptions { backlog: 2, ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     let mut clients: Vec<_> = (0..5).map(|_| connect(&address, &gate).unwrap()).collect();
@@ -48,13 +48,13 @@ fn a_full_backlog_of_a_name_is_waited_for() {
 fn no_list_keeps_a_process_from_its_own_names() {
     let allow = Allow::default().uid(1);
     let address = named("list");
-    let options = ListenOptions { allow: allow.clone(), ..ListenOptions::default() };
+    let options = ListenOptions { allow: allow.clone(), ..patient_listen() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
-    let options = ConnectOptions { allow, ..ConnectOptions::default() };
+    let options = ConnectOptions { allow, ..patient_connect() };
     let mut connecting = Shm.connect(&address, &gate, &options).unwrap();
-    listener.accept(SECOND).unwrap().unwrap().reject(RejectReason::Overloaded);
-    let rejected = connecting.poll(SECOND).unwrap().unwrap_err();
+    listener.accept(30 * SECOND).unwrap().unwrap().reject(RejectReason::Overloaded);
+    let rejected = connecting.poll(30 * SECOND).unwrap().unwrap_err();
     assert!(
         matches!(rejected, ConnectError::Rejected { reason: RejectReason::Overloaded, .. }),
         "{rejected}"

@@ -59,30 +59,30 @@ fn child_listener() {
     assert!(listener.accept(Duration::from_millis(40)).unwrap().is_none());
     assert!(busy() - started < Duration::from_millis(20), "it spins");
     drop(taken);
-    assert!(listener.accept(SECOND).unwrap().is_some());
+    assert!(listener.accept(30 * SECOND).unwrap().is_some());
     assert_eq!(listener.rejections().count(), 0, "it had only to wait");
     let _ = waiting.poll(Duration::ZERO);
-    assert!(listener.accept(SECOND).unwrap().is_some());
+    assert!(listener.accept(30 * SECOND).unwrap().is_some());
     let _ = later.poll(Duration::ZERO);
     // For long: it is told no, by name.
     listener.reception.lack_patience = LACK_PATIENCE;
     let mut refused = connect(&address, &gate).unwrap();
     let taken = take_descriptors();
-    let until = Instant::now() + 10 * SECOND;
+    let until = Instant::now() + 30 * SECOND;
     while listener.rejections().count() == 0 {
         assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
         assert!(Instant::now() < until, "nobody is refused");
     }
     assert_eq!(listener.rejections().last(), Some(RejectReason::Overloaded));
-    let error = refused.poll(SECOND).unwrap().unwrap_err();
+    let error = refused.poll(30 * SECOND).unwrap().unwrap_err();
     let reason = RejectReason::Overloaded;
     assert_eq!(error, ConnectError::Rejected { address: address.to_string(), reason, data: Vec::new() });
     drop(taken);
     // And it goes on.
     let mut welcome = connect(&address, &gate).unwrap();
     let port = Shm.open_port(&config(4096)).unwrap();
-    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
-    welcome.poll(SECOND).unwrap().unwrap();
+    let accepted = listener.accept(30 * SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
+    welcome.poll(30 * SECOND).unwrap().unwrap();
     drop(accepted);
 }
 
@@ -99,9 +99,9 @@ fn child_hello() {
     let mut listener = listen(&address);
     let (server, client) = (Shm.open_port(&config(4096)).unwrap(), Shm.open_port(&config(4096)).unwrap());
     let mut connecting = connect(&address, &client.gate()).unwrap();
-    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&server.gate()).unwrap();
+    let accepted = listener.accept(30 * SECOND).unwrap().unwrap().accept(&server.gate()).unwrap();
     let taken = take_descriptors();
-    let error = connecting.poll(SECOND).unwrap().unwrap_err();
+    let error = connecting.poll(30 * SECOND).unwrap().unwrap_err();
     assert!(matches!(error, ConnectError::Port(PortError::System { step: "recvmsg", .. })), "{error}");
     assert!(error.to_string().contains("RLIMIT_NOFILE is 64"), "{error}");
     drop((taken, accepted));
@@ -209,7 +209,7 @@ fn child_mappings() {
     let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, connected));
     client.opened();
     let mut connecting = connect(&address, &client.port.gate()).unwrap();
-    let incoming = listener.accept(SECOND).unwrap().unwrap();
+    let incoming = listener.accept(30 * SECOND).unwrap().unwrap();
     let (mut one, mut other) = pair(4096);
     one.send(b"held", 0);
     let frame = other.frame();
@@ -225,7 +225,7 @@ fn child_mappings() {
     taken.extend(take_mappings());
     let error = incoming.accept(&server.port.gate()).unwrap_err();
     assert!(error.to_string().contains(&name), "{error}");
-    let refused = connecting.poll(SECOND).unwrap().unwrap_err();
+    let refused = connecting.poll(30 * SECOND).unwrap().unwrap_err();
     assert!(matches!(refused, ConnectError::Rejected { reason: RejectReason::Overloaded, .. }), "{refused}");
     drop(taken);
     assert_eq!(&*holder.hold(&frame, 0).expect("there is room again"), b"held");
@@ -250,7 +250,7 @@ fn child_file_size() {
     let mut listener = listen(&address);
     let big = Shm.open_port(&config(1 << 20)).unwrap();
     let mut connecting = connect(&address, &big.gate()).unwrap();
-    let incoming = listener.accept(SECOND).unwrap().unwrap();
+    let incoming = listener.accept(30 * SECOND).unwrap().unwrap();
     limit(Resource::Fsize, Some(100_000));
     let named = |error: &dyn std::fmt::Display| {
         assert!(error.to_string().contains("RLIMIT_FSIZE, which is 100000 bytes"), "{error}");
@@ -263,7 +263,7 @@ fn child_file_size() {
     let error = incoming.accept(&server.port.gate()).unwrap_err();
     assert!(matches!(error, AcceptError::Port(_)));
     named(&error);
-    let refused = connecting.poll(SECOND).unwrap().unwrap_err();
+    let refused = connecting.poll(30 * SECOND).unwrap().unwrap_err();
     assert!(matches!(refused, ConnectError::Rejected { reason: RejectReason::Overloaded, .. }), "{refused}");
     // What was there goes on.
     client.send(b"still", 1);
@@ -286,7 +286,7 @@ fn child_port() {
     let taken = take_descriptors();
     for error in [
         Shm.open_port(&config(4096)).unwrap_err().to_string(),
-        Shm.listen(&address, &ListenOptions::default()).unwrap_err().to_string(),
+        Shm.listen(&address, &patient_listen()).unwrap_err().to_string(),
     ] {
         assert!(error.contains("RLIMIT_NOFILE is 64"), "{error}");
     }
@@ -306,12 +306,12 @@ fn child_port() {
 fn child_whole() {
     let Some(path) = role() else { return };
     let key = crate::Key::new(&[7; 32]).unwrap();
-    let listening = ListenOptions { keys: vec![key.clone()], ..ListenOptions::default() };
+    let listening = ListenOptions { keys: vec![key.clone()], ..patient_listen() };
     let mut listener = Shm.listen(&Address::Shm { path: path.into() }, &listening).unwrap();
     let (server, client) = (Shm.open_port(&config(4096)).unwrap(), Shm.open_port(&config(4096)).unwrap());
-    let options = ConnectOptions { key: Some(key), ..ConnectOptions::default() };
+    let options = ConnectOptions { key: Some(key), ..patient_connect() };
     let mut connecting = Shm.connect(&listener.address(), &client.gate(), &options).unwrap();
-    let until = Instant::now() + 10 * SECOND;
+    let until = Instant::now() + 30 * SECOND;
     let incoming = loop {
         if let Some(incoming) = listener.accept(Duration::from_millis(5)).unwrap() {
             break incoming;
@@ -320,7 +320,7 @@ fn child_whole() {
         assert!(Instant::now() < until, "nobody came");
     };
     let accepted = incoming.accept(&server.gate()).unwrap();
-    let connected = connecting.poll(10 * SECOND).unwrap().unwrap();
+    let connected = connecting.poll(30 * SECOND).unwrap().unwrap();
     let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, connected));
     client.opened();
     server.opened();

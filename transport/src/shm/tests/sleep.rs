@@ -8,7 +8,7 @@ fn a_frame_a_credit_a_close_and_a_waker_wake_a_sleeper() {
     let (mut server, mut client) = pair(4096);
     assert!(!server.sleep(Duration::from_millis(20)), "nothing happened yet");
     client.send(b"wake", 0);
-    assert!(server.sleep(SECOND));
+    assert!(server.sleep(30 * SECOND));
     let frame = server.frame();
 
     // Credit wakes a sender that waits for it.
@@ -135,12 +135,12 @@ fn a_grant_wakes_a_sleeping_server() {
     let server = Shm.open_port(&config(4096)).unwrap();
     let client = Shm.open_port(&config(4096)).unwrap();
     let mut connecting = connect(&address, &client.gate()).unwrap();
-    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&server.gate()).unwrap();
+    let accepted = listener.accept(30 * SECOND).unwrap().unwrap().accept(&server.gate()).unwrap();
     let mut server = Side::adopt(server, accepted);
     assert_ne!(server.port.deadline(), Time::NEVER);
     assert!(server.port.arm());
     assert!(!readable(server.port.wait_fd(), Duration::from_millis(20)));
-    let _link = connecting.poll(SECOND).unwrap().unwrap();
+    let _link = connecting.poll(30 * SECOND).unwrap().unwrap();
     assert!(readable(server.port.wait_fd(), SECOND));
     server.port.disarm();
     server.opened();

@@ -7,8 +7,6 @@ use crate::{
     tcp::{socket, table::SEARCHES, wire::Wire},
 };
 
-const LONG: Duration = Duration::from_secs(60);
-
 fn resident(side: &Side) -> usize {
     lives(side).map(|live| live.rx.resident() + live.out.resident()).sum()
 }
@@ -73,7 +71,7 @@ fn goodbye_leaves_behind_flushed_frames() {
 /// A worker that sleeps before the grant comes, and longer than a connection has to rest.
 #[test]
 fn a_connection_whose_grant_comes_late_gives_its_pages_back() {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let port = Tcp.open_port(&config(64 << 10)).unwrap();
     let mut client = dial(&listener);
     client.write_all(&hello(&config(64 << 10), 1).encode()).unwrap();
@@ -112,7 +110,7 @@ fn a_connection_whose_grant_comes_late_gives_its_pages_back() {
 /// A handshake that waits costs a look around nothing before it is late.
 #[test]
 fn slots_are_searched_for_late_handshakes_when_one_is_due() {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let port = Tcp.open_port(&config(4096)).unwrap();
     let mut client = dial(&listener);
     client.write_all(&hello(&config(4096), 1).encode()).unwrap();
@@ -134,7 +132,7 @@ fn slots_are_searched_for_late_handshakes_when_one_is_due() {
 #[test]
 fn a_port_does_not_sleep_before_it_has_seen_all_that_woke_it() {
     const CLIENTS: usize = 100;
-    let mut listener = listen(&ListenOptions { backlog: 256, ..ListenOptions::default() });
+    let mut listener = listen(&ListenOptions { backlog: 256, ..patient_listen() });
     let port = Tcp.open_port(&config(4096)).unwrap();
     let (accepted, client) = greet(&mut listener, &port, 4096);
     let (mut side, mut clients) = (Side::adopt(port, accepted), vec![client]);
@@ -173,7 +171,7 @@ fn a_port_does_not_sleep_before_it_has_seen_all_that_woke_it() {
 #[test]
 fn a_pull_ends_beside_writes_that_never_do() {
     const BYTES: usize = 4 << 20;
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
     let (accepted, made) = links(&mut listener, &server, &client);
     let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, made));

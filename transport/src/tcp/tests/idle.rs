@@ -51,7 +51,7 @@ fn turn_at(sides: &mut [Side; 2], now: impl Fn(&Side) -> Time) -> [usize; 2] {
 #[test]
 fn idle_connections_keep_no_pages_and_cost_no_looks() {
     let count = connections();
-    let mut listener = listen(&ListenOptions { backlog: 64, ..ListenOptions::default() });
+    let mut listener = listen(&ListenOptions { backlog: 64, ..patient_listen() });
     let config = PortConfig { connections: count, ..config(64 << 10) };
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config).unwrap());
     let (accepted, made) = links(&mut listener, &server, &client);
@@ -114,7 +114,7 @@ fn idle_connections_keep_no_pages_and_cost_no_looks() {
 /// No look is in vain where nobody looks: time tells.
 #[test]
 fn a_lone_connection_of_a_port_that_sleeps_gives_its_pages_back_and_then_wakes_nobody() {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
     let (accepted, made) = links(&mut listener, &server, &client);
     let mut sides = [Side::adopt(server, accepted), Side::adopt(client, made)];
@@ -137,7 +137,7 @@ fn a_lone_connection_of_a_port_that_sleeps_gives_its_pages_back_and_then_wakes_n
 /// An owner that is busy when a connection may rest polls, and does not sleep: its deadline moves on all the same.
 #[test]
 fn a_poll_meets_the_deadline_of_a_connection_that_moves() {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
     let (accepted, made) = links(&mut listener, &server, &client);
     let mut sides = [Side::adopt(server, accepted), Side::adopt(client, made)];

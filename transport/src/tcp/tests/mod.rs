@@ -28,10 +28,12 @@ use crate::{
     Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Provider, Refused, Staged, Tag, Time,
     frame::span,
     hello::HELLO_BYTES,
-    testing::{self, Came},
+    testing::{self, Came, patient_connect, patient_listen},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Longer than a machine that is busy with something else stands still.
+const LONG: Duration = Duration::from_secs(60);
 
 fn config(ring_bytes: u32) -> PortConfig {
     PortConfig { ring_bytes, ..PortConfig::default() }
@@ -48,9 +50,9 @@ fn dial(listener: &TcpListener) -> TcpStream {
 
 /// Both ends of a link, made on this thread.
 fn links(listener: &mut TcpListener, server: &TcpPort, client: &TcpPort) -> (TcpLink, TcpLink) {
-    let options = ConnectOptions::default();
+    let options = patient_connect();
     let mut connecting = Tcp.connect(&listener.address(), &client.gate(), &options).unwrap();
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + LONG;
     let incoming = loop {
         // A busy host may connect the socket only later; then the hello goes out here.
         assert!(connecting.poll(Duration::ZERO).is_none() && Instant::now() < until, "a client is there");
@@ -59,7 +61,7 @@ fn links(listener: &mut TcpListener, server: &TcpPort, client: &TcpPort) -> (Tcp
         }
     };
     let accepted = incoming.accept(&server.gate()).unwrap();
-    (accepted, connecting.poll(SECOND).expect("the server answered").unwrap())
+    (accepted, connecting.poll(LONG).expect("the server answered").unwrap())
 }
 
 /// One end with a port and one connection.
@@ -83,13 +85,13 @@ impl Side {
 
     /// Polls until something is there.
     fn wait(&mut self) -> Vec<Came> {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + LONG;
         loop {
             let events = self.poll();
             if !events.is_empty() {
                 return events;
             }
-            assert!(Instant::now() < until, "nothing in 30 s");
+            assert!(Instant::now() < until, "nothing came");
         }
     }
 
@@ -119,7 +121,7 @@ impl Side {
 
 /// A server with an open connection, and the raw socket of its client.
 fn open(ring_bytes: u32) -> (Side, TcpStream) {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let port = Tcp.open_port(&config(ring_bytes)).unwrap();
     let (accepted, client) = greet(&mut listener, &port, ring_bytes);
     let mut side = Side::adopt(port, accepted);
@@ -131,10 +133,10 @@ fn open(ring_bytes: u32) -> (Side, TcpStream) {
 fn greet(listener: &mut TcpListener, port: &TcpPort, ring_bytes: u32) -> (TcpLink, TcpStream) {
     let mut client = dial(listener);
     client.write_all(&hello(&config(ring_bytes), 1).encode()).unwrap();
-    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
+    let accepted = listener.accept(LONG).unwrap().unwrap().accept(&port.gate()).unwrap();
     client.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     client.write_all(&Record::Grant.encode()).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
     client.set_nodelay(true).unwrap();
     (accepted, client)
 }

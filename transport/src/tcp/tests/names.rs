@@ -10,7 +10,7 @@ fn a_name_that_cannot_be_resolved_is_an_error_in_the_resolvers_words() {
     // No label is so long, so nobody is asked.
     let address = Address::Tcp { host: format!("{}.invalid", "x".repeat(70)), port: 1, tls: false };
     let patience = Duration::from_secs(60);
-    let options = ConnectOptions { connect_timeout: patience, ..ConnectOptions::default() };
+    let options = ConnectOptions { connect_timeout: patience, ..patient_connect() };
     let error = Tcp
         .connect(&address, &gate, &options)
         .and_then(|mut connecting| connecting.poll(patience).expect("an outcome"))

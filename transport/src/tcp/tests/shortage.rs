@@ -84,8 +84,7 @@ fn child_listener() {
     let Some(role) = role() else { return };
     let mut counts = role.split(' ').map(|count| count.parse::<u64>().unwrap());
     let (clients, refused) = (counts.next().unwrap(), counts.next().unwrap());
-    let options =
-        ListenOptions { keys: vec![key()], handshake_timeout: PATIENCE, ..ListenOptions::default() };
+    let options = ListenOptions { keys: vec![key()], handshake_timeout: PATIENCE, ..patient_listen() };
     let mut listener = listen(&options);
     let port = Tcp.open_port(&config(4096)).unwrap();
     println!("listens at {}", listener.address());
@@ -110,7 +109,7 @@ fn four_get_in_before(others: usize) {
     let mut server = Process::start("tcp::tests::shortage::child_listener", &format!("4 {others}"));
     let address: Address = server.hears("listens at ").parse().unwrap();
     let port = Tcp.open_port(&config(4096)).unwrap();
-    let options = ConnectOptions { key: Some(key()), connect_timeout: LONGER, ..ConnectOptions::default() };
+    let options = ConnectOptions { key: Some(key()), connect_timeout: LONGER, ..patient_connect() };
     let mut clients = greeting(&address, &port, &options, 4);
     let _others = greeting(&address, &port, &options, others);
     server.says("go");
@@ -148,7 +147,7 @@ fn a_silent_client_makes_room_when_there_are_no_descriptors() {
     let Address::Tcp { host, port: number, .. } = &address else { panic!() };
     let _silent: Vec<_> = (0..4).map(|_| TcpStream::connect((host.as_str(), *number)).unwrap()).collect();
     let port = Tcp.open_port(&config(4096)).unwrap();
-    let options = ConnectOptions { key: Some(key()), connect_timeout: LONGER, ..ConnectOptions::default() };
+    let options = ConnectOptions { key: Some(key()), connect_timeout: LONGER, ..patient_connect() };
     let mut clients = greeting(&address, &port, &options, 1);
     server.says("go");
     clients[0].poll(LONGER).expect("the server answered").unwrap();
@@ -160,7 +159,7 @@ fn a_silent_client_makes_room_when_there_are_no_descriptors() {
 #[ignore = "the other process of another test"]
 fn child_that_stops() {
     let Some(_) = role() else { return };
-    let listener = listen(&ListenOptions::default());
+    let listener = listen(&patient_listen());
     println!("listens at {}", listener.address());
     let until = Instant::now() + PATIENCE;
     while !listener.is_awaited() {

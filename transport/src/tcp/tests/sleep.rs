@@ -7,7 +7,7 @@ use crate::{Wait, kernel};
 
 #[test]
 fn a_parked_connection_wakes_its_port_and_is_read_at_once() {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
     let (accepted, made) = links(&mut listener, &server, &client);
     let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, made));
@@ -142,7 +142,7 @@ fn no_look_leaves_one_out_while_another_parks() {
 
 /// Whether one of two connections parked in the very look that found a frame of the other.
 fn parks_beside_a_frame(before: usize) -> bool {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let port = Tcp.open_port(&config(4096)).unwrap();
     // Both are there before the first look, so each round begins with the idle one.
     let (accepted, _idle) = greet(&mut listener, &port, 4096);
@@ -194,7 +194,7 @@ fn a_peer_that_takes_nothing_for_long_is_borne() {
 
 fn bear(ring_bytes: u32, send_buffer: Option<usize>) {
     use rustix::net::sockopt;
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(ring_bytes)).unwrap());
     let (accepted, made) = links(&mut listener, &server, &client);
     let socket = made.wire.socket().try_clone().unwrap();

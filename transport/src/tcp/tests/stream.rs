@@ -194,7 +194,7 @@ fn same_but_padding(got: &[u8], expected: &[u8]) -> bool {
 /// A frame costs no allocation, at either end.
 #[test]
 fn a_message_allocates_nothing() {
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
     let (accepted, connected) = links(&mut listener, &server, &client);
     let mut sides = [Side::adopt(server, accepted), Side::adopt(client, connected)];
@@ -205,7 +205,7 @@ fn a_message_allocates_nothing() {
                 sides[from].stage(&[7; 64], round).unwrap();
                 sides[from].port.flush();
                 let to = &mut sides[1 - from];
-                let until = Instant::now() + Duration::from_secs(10);
+                let until = Instant::now() + LONG;
                 let mut taken = 0;
                 while taken == 0 {
                     if let Look::Run(mut run) = to.port.next_run(Limit::Frames(64)) {
@@ -230,7 +230,7 @@ fn a_message_allocates_nothing() {
 #[test]
 fn a_turn_that_moves_frames_makes_two_calls() {
     use super::super::socket::{CALLS, wait};
-    let mut listener = listen(&ListenOptions::default());
+    let mut listener = listen(&patient_listen());
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
     let (accepted, connected) = links(&mut listener, &server, &client);
     let socket = accepted.wire.socket().try_clone().unwrap();

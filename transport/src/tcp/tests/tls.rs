@@ -60,7 +60,7 @@ fn show(issued: &Issued) -> Tls {
 }
 
 fn serve(tls: Tls) -> TcpListener {
-    let options = ListenOptions { tls, ..ListenOptions::default() };
+    let options = ListenOptions { tls, ..patient_listen() };
     Tcp.listen(&"tcp+tls://127.0.0.1:0".parse().unwrap(), &options).unwrap()
 }
 
@@ -101,7 +101,7 @@ fn meet(listener: &mut TcpListener, address: &Address, options: &ConnectOptions)
 
 fn connect(listener: &mut TcpListener, tls: Tls) -> Outcome {
     let address = listener.address();
-    meet(listener, &address, &ConnectOptions { tls, ..ConnectOptions::default() })
+    meet(listener, &address, &ConnectOptions { tls, ..patient_connect() })
 }
 
 /// Why a client with `tls` failed.
@@ -125,7 +125,7 @@ fn sides(server: TcpLink, client: TcpLink) -> (Side, Side) {
 fn carry(from: &mut Side, to: &mut Side, payload: &[u8]) {
     from.stage(payload, 7).unwrap();
     from.port.flush();
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + LONG;
     loop {
         from.poll();
         for event in to.poll() {
@@ -200,7 +200,7 @@ fn each_wrong_certificate_has_an_error_of_its_own() {
     let address: Address = "tcp+tls://127.0.0.1:0".parse().unwrap();
     let refused = Tcp.listen(&address, &missing).unwrap_err();
     assert!(matches!(refused, ListenError::Tls { cause: TlsError::File { .. }, .. }), "{refused}");
-    let refused = Tcp.listen(&address, &ListenOptions::default()).unwrap_err();
+    let refused = Tcp.listen(&address, &patient_listen()).unwrap_err();
     assert!(matches!(refused, ListenError::Tls { cause: TlsError::Incomplete { .. }, .. }), "{refused}");
     let crossed = Tls::default().certificate(&names.server.chain, &names.client.key);
     let refused = Tcp.listen(&address, &ListenOptions { tls: crossed, ..Default::default() }).unwrap_err();
@@ -237,11 +237,11 @@ fn plain_peers_are_told_on_either_side() {
     let mut secure = serve(names.server());
     let Address::Tcp { host, port, .. } = secure.address() else { panic!() };
     let plain = Address::Tcp { host, port, tls: false };
-    let error = meet(&mut secure, &plain, &ConnectOptions::default()).error();
+    let error = meet(&mut secure, &plain, &patient_connect()).error();
     assert!(matches!(error, ConnectError::Rejected { reason: RejectReason::TlsNeeded, .. }), "{error}");
-    let mut open = listen(&ListenOptions::default());
+    let mut open = listen(&patient_listen());
     let Address::Tcp { host, port, .. } = open.address() else { panic!() };
-    let options = ConnectOptions { tls: names.client(), ..ConnectOptions::default() };
+    let options = ConnectOptions { tls: names.client(), ..patient_connect() };
     let error = meet(&mut open, &Address::Tcp { host, port, tls: true }, &options).error();
     assert!(matches!(error, ConnectError::Tls { cause: TlsError::Plain, .. }), "{error}");
 }
@@ -250,15 +250,11 @@ fn plain_peers_are_told_on_either_side() {
 fn the_shared_key_is_proved_inside_tls() {
     let names = Names::new();
     let key = |byte: u8| Key::new(&[byte; 32]).unwrap();
-    let options = ListenOptions { tls: names.server(), keys: vec![key(1)], ..ListenOptions::default() };
+    let options = ListenOptions { tls: names.server(), keys: vec![key(1)], ..patient_listen() };
     let mut listener = Tcp.listen(&"tcp+tls://127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let address = listener.address();
     let mut with = |key| {
-        meet(
-            &mut listener,
-            &address,
-            &ConnectOptions { tls: names.client(), key, ..ConnectOptions::default() },
-        )
+        meet(&mut listener, &address, &ConnectOptions { tls: names.client(), key, ..patient_connect() })
     };
     let (server, _) = with(Some(key(1))).links();
     assert!(negotiated(&server).authenticated);
@@ -329,9 +325,9 @@ fn nobody_on_the_way_sees_a_payload() {
     let payload: Vec<u8> =
         (0..4096_u32).flat_map(|word| word.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
     for is_secret in [true, false] {
-        let mut listener = if is_secret { serve(names.server()) } else { listen(&ListenOptions::default()) };
+        let mut listener = if is_secret { serve(names.server()) } else { listen(&patient_listen()) };
         let (address, seen) = relay(&listener.address());
-        let options = ConnectOptions { tls: names.client(), ..ConnectOptions::default() };
+        let options = ConnectOptions { tls: names.client(), ..patient_connect() };
         let (server, client) = meet(&mut listener, &address, &options).links();
         let (mut server, mut client) = sides(server, client);
         carry(&mut client, &mut server, &payload[..15_000]);
@@ -380,7 +376,7 @@ fn a_record_costs_one_allocation_at_each_end() {
         }
     });
     let look = |side: &mut Side, frames: u32| {
-        let (mut taken, until) = (0, Instant::now() + Duration::from_secs(10));
+        let (mut taken, until) = (0, Instant::now() + LONG);
         while taken < frames {
             assert!(Instant::now() < until, "{taken} frames");
             if let Look::Run(mut run) = side.port.next_run(Limit::Frames(64)) {
@@ -479,7 +475,7 @@ fn openssl_as_a_server_shakes_hands() {
     let Some(mut server) = openssl(&arguments) else { return };
     let address = Address::Tcp { host: "127.0.0.1".to_owned(), port: free, tls: true };
     let gate = Tcp.open_port(&config(4096)).unwrap().gate();
-    let options = ConnectOptions { tls: names.known(), ..ConnectOptions::default() };
+    let options = ConnectOptions { tls: names.known(), ..patient_connect() };
     let until = Instant::now() + Duration::from_secs(20);
     let error = loop {
         assert!(Instant::now() < until, "no outcome");
@@ -491,7 +487,7 @@ fn openssl_as_a_server_shakes_hands() {
                 // What it is told to say, which is no hello.
                 server.stdin.as_mut().unwrap().write_all(&[b'y'; HELLO_BYTES]).unwrap();
                 server.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-                match connecting.poll(Duration::from_secs(10)).expect("an outcome") {
+                match connecting.poll(LONG).expect("an outcome") {
                     Err(ConnectError::NobodyListens { .. }) => {}
                     outcome => break outcome.unwrap_err(),
                 }
@@ -512,8 +508,7 @@ fn a_host_that_no_certificate_can_name_is_refused() {
     let mut listener = serve(names.server());
     let Address::Tcp { port, .. } = listener.address() else { panic!() };
     let address = Address::Tcp { host: "127.0.0.1".to_owned(), port, tls: true };
-    let options =
-        ConnectOptions { tls: names.client().server_name("not a name"), ..ConnectOptions::default() };
+    let options = ConnectOptions { tls: names.client().server_name("not a name"), ..patient_connect() };
     let outcome = Tcp.connect(&address, &gate, &options).map(drop);
     let is_named = matches!(&outcome, Err(ConnectError::Tls { cause: TlsError::Other { .. }, .. }));
     assert!(is_named || outcome.is_ok(), "{outcome:?}");

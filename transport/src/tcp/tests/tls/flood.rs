@@ -80,7 +80,7 @@ fn a_look_opens_a_bounded_part_of_records_that_hold_nothing() {
     let port = Tcp.open_port(&config(64 << 10)).unwrap();
     let mut stranger = Stranger::new(&mut listener, &names);
     stranger.say(&hello(&config(64 << 10), 1).encode(), 0);
-    let accepted = listener.accept(Duration::from_secs(10)).unwrap().expect("a hello");
+    let accepted = listener.accept(LONG).unwrap().expect("a hello");
     let accepted = accepted.accept(&port.gate()).unwrap();
     let mut side = Side::adopt(port, accepted);
     stranger.say(&Record::Grant.encode(), 0);

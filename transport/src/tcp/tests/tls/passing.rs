@@ -20,8 +20,7 @@ fn answered(names: &Names, answer: Vec<u8>) -> ConnectError {
     let address = Address::Tcp { host, port, tls: true };
     let gate = Tcp.open_port(&config(4096)).unwrap().gate();
     let timeout = Duration::from_secs(60);
-    let options =
-        ConnectOptions { tls: names.client(), connect_timeout: timeout, ..ConnectOptions::default() };
+    let options = ConnectOptions { tls: names.client(), connect_timeout: timeout, ..patient_connect() };
     let connecting = Tcp.connect(&address, &gate, &options);
     let play = std::thread::spawn(move || {
         let (mut peer, _) = server.accept().unwrap();
@@ -60,7 +59,7 @@ fn a_server_that_has_no_place_for_a_handshake_is_believed_and_nothing_else() {
 fn a_client_that_never_began_tls_is_told_in_plain_words() {
     let names = Names::new();
     let limit = Duration::from_millis(50);
-    let options = ListenOptions { tls: names.server(), handshake_timeout: limit, ..ListenOptions::default() };
+    let options = ListenOptions { tls: names.server(), handshake_timeout: limit, ..patient_listen() };
     let mut listener = Tcp.listen(&"tcp+tls://127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let mut client = dial(&listener);
     let until = Instant::now() + Duration::from_secs(60);
