@@ -33,10 +33,10 @@ held() {
 }
 
 # call SERVER ARGS...: waits until the server listens, and calls.
-listens_at() { "$gimmal" call "$1" >/dev/null 2>&1; }
+listens_at() { "$gimmal" call --timeout-ms 60000 "$1" >/dev/null 2>&1; }
 call() {
-    within 30 listens_at "$1" || { echo "nobody listens at $1"; return 1; }
-    timeout 60 "$gimmal" call "$@" </dev/null
+    within 60 listens_at "$1" || { echo "nobody listens at $1"; return 1; }
+    timeout 120 "$gimmal" call --timeout-ms 60000 "$@" </dev/null
 }
 
 # gives NAME FILTER SERVER METHOD ARGS...: every line of the answer is JSON, and the filter is true of all lines together.
@@ -54,8 +54,8 @@ gives "Greeter.hello" '.[0] | startswith("good day, Ada")' shm://greeter Greeter
 held chat "shm://$run-chat"
 chat() {
     local heard
-    within 30 listens_at "shm://$run-chat" || return 1
-    heard=$(printf '"from here"\n"again"\n' | timeout 60 "$gimmal" call "shm://$run-chat" Chat.join '"Eve"')
+    within 60 listens_at "shm://$run-chat" || return 1
+    heard=$(printf '"from here"\n"again"\n' | timeout 120 "$gimmal" call --timeout-ms 60000 "shm://$run-chat" Chat.join '"Eve"')
     printf '%s\n' "$heard"
     jq -es 'index("Eve is here") != null and index("Eve: again") != null and .[-1] == 2' <<<"$heard" >/dev/null
 }
@@ -93,8 +93,8 @@ gives "Gauge.watch, a stream" 'length == 2 and .[1] == .[0] + 1' "shm://$run-wat
 held tokio_server serve "shm://$run-visits"
 gives "Visits.visit" '.[0] == 1' "shm://$run-visits" Visits.visit '"Ada"'
 followed() {
-    timeout 30 "$gimmal" call "shm://$run-visits" Visits.follow </dev/null >"$folder/totals" &
-    within 30 test -s "$folder/totals"
+    timeout 120 "$gimmal" call --timeout-ms 60000 "shm://$run-visits" Visits.follow </dev/null >"$folder/totals" &
+    within 60 test -s "$folder/totals"
     kill $!
     wait $!
     cat "$folder/totals"
@@ -116,16 +116,26 @@ gives "Files.stat" '.[0] | type == "object"' "$files" Files.stat '"file"'
 gives "Files.read_ahead, a list" '.[0] == null' "$files" Files.read_ahead '["file"]'
 gives "Files.fetch" '.[0] | tostring | contains("content")' "$files" Files.fetch '"file"'
 
-# It replaces its servers for some seconds, by ones of the other version, and ends.
-"$bin/upgrade" "shm://$run-a" "shm://$run-b" >/dev/null 2>&1 &
+# It replaces its servers for some seconds, by ones of the other version, and ends: again and again, until it is called.
+upgrades() {
+    trap 'kill $!; exit' TERM
+    while :; do
+        "$bin/upgrade" "shm://$run-a" "shm://$run-b" >/dev/null 2>&1 &
+        wait $!
+    done
+}
+upgrades &
 servers+=($!)
 paid() { answers '.[0] | .id == 7 and .cents == 300' "shm://$run-a" Till.pay '{"id": 7, "cents": 300}'; }
-check "Till.pay, structs by name" within 5 paid
+check "Till.pay, structs by name" within 60 paid
+kill "${servers[-1]}"
+wait "${servers[-1]}" 2>/dev/null
+unset 'servers[-1]'
 
 described() {
     local server services=0
     for server in greeter "$run"-{chat,kv,driven,smol,news,pool,watch,visits,fates,files}; do
-        timeout 60 "$gimmal" describe "shm://$server" --json | jq -e 'length > 0' >/dev/null || return 1
+        timeout 120 "$gimmal" describe --timeout-ms 60000 "shm://$server" --json | jq -e 'length > 0' >/dev/null || return 1
         services=$((services + 1))
     done
     echo "$services servers"

@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{complaint, gimmal, said};
+use common::{PATIENCE, complaint, gimmal, said};
 use gimmal_rpc::{Bulk, Cx, Key, MessagePack, ResponseWriter, Server, Shape, Sink, Stream, WithLoan};
 use gimmal_testkit::ChildGuard;
 use serde::{Deserialize, Serialize};
@@ -241,7 +241,12 @@ fn items_are_lines_of_json() {
     let url = format!("shm://{}/items", folder.path().display());
     let _server = Server::builder().service(serve_desk(Clerk)).listen(&url).unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_gimmal"));
-    program.args(["call", &url, "Desk.doubled", "2"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    program
+        .arg("call")
+        .args(PATIENCE)
+        .args([&url, "Desk.doubled", "2"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut child = program.spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"1\n2\n").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -279,7 +284,7 @@ fn top_survives_a_restart() {
     let mut server = Some(serve());
     let mut top = Command::new(env!("CARGO_BIN_EXE_gimmal"));
     let top =
-        top.args(["top", &url, "--json", "--interval-ms", "20", "--count", "1000"]).stdout(Stdio::piped());
+        top.args(["top", &url, "--json", "--interval-ms", "20", "--count", "100000"]).stdout(Stdio::piped());
     let mut top = ChildGuard::spawn(top).unwrap();
     let mut lines = BufReader::new(top.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut until = |words: &str| assert!(lines.any(|line| line.contains(words)), "it ended without {words}");

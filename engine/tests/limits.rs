@@ -18,8 +18,9 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, RxBuf, SendError, Workers,
     transport::{
-        Address, CloseReason, ConnId, Instant, ListenOptions, Listener as _, Negotiated, Port, PortConfig,
-        Provider as _, any::Any,
+        Address, CloseReason, ConnId, Instant, Listener as _, Negotiated, Port, PortConfig, Provider as _,
+        any::Any,
+        testing::{patient_connect, patient_listen},
     },
 };
 
@@ -160,13 +161,15 @@ impl Pair {
         let idle = Idle::Adaptive { spin_us: 20 };
         // What is in flight can take a slow server longer than the bound.
         let heartbeat_ms = if server.slow_us.load(Relaxed) == 0 { 5000 } else { 0 };
-        let plan = Config { port, idle, heartbeat_ms, ..Config::default() }.validate().unwrap();
+        let plan = Config { port, idle, heartbeat_ms, connect: patient_connect(), ..Config::default() }
+            .validate()
+            .unwrap();
         let provider = Any::new();
         let counts = [Arc::clone(&client.counts), Arc::clone(&server.counts)];
         let server = std::sync::Mutex::new(Some(server));
         let make = move |_| server.lock().unwrap().take().expect("one worker");
         let server = Workers::spawn(&provider, &plan, make).unwrap();
-        let listener = provider.listen(&address(scheme, name), &ListenOptions::default()).unwrap();
+        let listener = provider.listen(&address(scheme, name), &patient_listen()).unwrap();
         let at = listener.address();
         let acceptor = Acceptor::spawn(listener, server.handles().to_vec()).unwrap();
         let mut client = Inline::new(&provider, &plan, client).unwrap();

@@ -8,8 +8,9 @@ use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, LoanRefused, Message, Plan, RemoteBulk, SendError,
     Workers,
     transport::{
-        Address, CloseReason, ConnId, Instant, ListenOptions, Listener as _, Loan, Port, Provider as _,
+        Address, CloseReason, ConnId, Instant, Listener as _, Loan, Port, Provider as _,
         any::Any,
+        testing::{patient_connect, patient_listen},
     },
 };
 
@@ -48,7 +49,14 @@ impl App for Keeper {
 }
 
 fn plan() -> Plan {
-    Config { idle: Idle::Adaptive { spin_us: 20 }, heartbeat_ms: 0, ..Config::default() }.validate().unwrap()
+    Config {
+        idle: Idle::Adaptive { spin_us: 20 },
+        heartbeat_ms: 0,
+        connect: patient_connect(),
+        ..Config::default()
+    }
+    .validate()
+    .unwrap()
 }
 
 /// A server on a worker of its own.
@@ -69,7 +77,7 @@ impl Server {
         };
         let provider = Any::new();
         let workers = Workers::spawn(&provider, &plan(), |_| Keeper::default()).unwrap();
-        let listener = provider.listen(&url.parse().unwrap(), &ListenOptions::default()).unwrap();
+        let listener = provider.listen(&url.parse().unwrap(), &patient_listen()).unwrap();
         let address = listener.address();
         let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
         Self { address, provider, _acceptor: acceptor, _workers: workers }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, Workers,
     transport::{
-        AccessError, Accessed, Address, CloseReason, ConnId, Exposed, Instant, ListenOptions, Loan,
-        Negotiated, OneSided, Port, Provider as _, Remote, shm::Shm,
+        AccessError, Accessed, Address, CloseReason, ConnId, Exposed, Instant, Loan, Negotiated, OneSided,
+        Port, Provider as _, Remote,
+        shm::Shm,
+        testing::{patient_connect, patient_listen},
     },
 };
 
@@ -94,9 +96,13 @@ impl Pair {
     fn open(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("gimmal-one-sided-{}-{name}", std::process::id()));
         let address = Address::Shm { path };
-        let config = |idle| Config { idle, heartbeat_ms: 0, ..Config::default() }.validate().unwrap();
+        let config = |idle| {
+            Config { idle, heartbeat_ms: 0, connect: patient_connect(), ..Config::default() }
+                .validate()
+                .unwrap()
+        };
         let workers = Workers::spawn(&Shm, &config(Idle::Event), |_| Board::default()).unwrap();
-        let listener = Shm.listen(&address, &ListenOptions::default()).unwrap();
+        let listener = Shm.listen(&address, &patient_listen()).unwrap();
         let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
         let mut client = Inline::new(&Shm, &config(Idle::default()), Board::default()).unwrap();
         let (conn, _) = client.connect(&address).unwrap();

@@ -14,8 +14,9 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, Pick, Plan, Rest, RxBuf, SendError, Workers,
     transport::{
-        Address, ConnId, Instant, ListenOptions, Listener as _, Port, PortConfig, Provider as _, Time,
+        Address, ConnId, Instant, Listener as _, Port, PortConfig, Provider as _, Time,
         any::Any,
+        testing::{patient_connect, patient_listen},
     },
 };
 
@@ -26,7 +27,9 @@ const BODY: usize = 4080;
 
 fn plan(idle: Idle) -> Plan {
     let port = PortConfig { ring_bytes: 64 << 10, ..PortConfig::default() };
-    Config { idle, port, heartbeat_ms: 0, ..Config::default() }.validate().unwrap()
+    Config { idle, port, heartbeat_ms: 0, connect: patient_connect(), ..Config::default() }
+        .validate()
+        .unwrap()
 }
 
 fn address(scheme: &str, name: &str) -> Address {
@@ -101,7 +104,7 @@ fn serve(scheme: &str, name: &str) -> Served {
     let make = move |_| Server { sent: 0, received: Arc::clone(&told.0), blocked: Arc::clone(&told.1) };
     let provider = Any::new();
     let workers = Workers::spawn(&provider, &plan(Idle::Event), make).unwrap();
-    let listener = provider.listen(&address(scheme, name), &ListenOptions::default()).unwrap();
+    let listener = provider.listen(&address(scheme, name), &patient_listen()).unwrap();
     let address = listener.address();
     let acceptor = Acceptor::spawn(listener, workers.handles()).unwrap();
     Served { address, received, blocked, _acceptor: acceptor, _workers: workers }
@@ -233,7 +236,7 @@ fn a_peer_that_sleeps_is_rung_for_what_a_tick_sends() {
     let app = Server { sent: 0, received: Arc::clone(&received), blocked: Arc::default() };
     let (provider, plan) = (Any::new(), plan(Idle::Event));
     let mut server = Inline::new(&provider, &plan, app).unwrap();
-    let listener = provider.listen(&address("mem", "rung"), &ListenOptions::default()).unwrap();
+    let listener = provider.listen(&address("mem", "rung"), &patient_listen()).unwrap();
     let at = listener.address();
     let _acceptor = Acceptor::spawn(listener, vec![server.handle()]).unwrap();
     let mut client = Inline::new(&Any::new(), &plan, Ticker { conn: None, left: None }).unwrap();

@@ -7,8 +7,10 @@ use std::{sync::Arc, time::Duration};
 use gimmal_engine::{
     Acceptor, Act, App, Config, Head, Idle, Inline, Io, Message, Pick, Plan, SendError, Workers,
     transport::{
-        Address, CloseReason, ConnId, Hello, Instant, ListenOptions, Negotiated, Port, PortConfig,
-        Provider as _, Refusal, RejectReason, shm::Shm,
+        Address, CloseReason, ConnId, Hello, Instant, Negotiated, Port, PortConfig, Provider as _, Refusal,
+        RejectReason,
+        shm::Shm,
+        testing::{patient_connect, patient_listen},
     },
 };
 
@@ -59,7 +61,7 @@ impl App for Echo {
 
 fn plan(idle: Idle) -> Plan {
     let port = PortConfig { ring_bytes: 64 << 10, ..PortConfig::default() };
-    Config { idle, port, ..Config::default() }.validate().unwrap()
+    Config { idle, port, connect: patient_connect(), ..Config::default() }.validate().unwrap()
 }
 
 fn serve(name: &str, plan: &Plan) -> (Workers<Shm, Echo>, Acceptor, Address) {
@@ -67,7 +69,7 @@ fn serve(name: &str, plan: &Plan) -> (Workers<Shm, Echo>, Acceptor, Address) {
     let folder = std::env::temp_dir().join(format!("gimmal-engine-{}-{name}", std::process::id()));
     let address = Address::Shm { path: folder };
     let workers = Workers::spawn(&shm, plan, |_| Echo::default()).unwrap();
-    let listener = shm.listen(&address, &ListenOptions::default()).unwrap();
+    let listener = shm.listen(&address, &patient_listen()).unwrap();
     let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
     (workers, acceptor, address)
 }
@@ -79,7 +81,7 @@ fn the_application_refuses_with_its_own_bytes() {
     let folder = std::env::temp_dir().join(format!("gimmal-engine-{}-admit", std::process::id()));
     let address = Address::Shm { path: folder };
     let workers = Workers::spawn(&Shm, &plan, |_| Echo::default()).unwrap();
-    let listener = Shm.listen(&address, &ListenOptions::default()).unwrap();
+    let listener = Shm.listen(&address, &patient_listen()).unwrap();
     let mut turn = 0;
     let admit = move |hello: &Hello, peer: &str| {
         assert!(hello.ring_bytes == 64 << 10 && !peer.is_empty());

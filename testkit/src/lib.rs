@@ -15,6 +15,9 @@ mod raw;
 mod skip;
 mod until;
 
+#[doc(no_inline)]
+pub use gimmal_transport::testing::{patient_connect, patient_listen};
+
 pub use attack::{Attacker, Deed, Script};
 pub use child::ChildGuard;
 pub use hostile::Choices;

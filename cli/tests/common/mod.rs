@@ -6,8 +6,14 @@ use std::{
     process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
 };
 
+/// A call may take long on a machine with other things to do.
+pub(crate) const PATIENCE: [&str; 2] = ["--timeout-ms", "60000"];
+
 pub(crate) fn gimmal(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gimmal")).args(arguments).output().unwrap()
+    let (command, more) = arguments.split_first().unwrap();
+    let is_of_calls = ["call", "describe", "health", "top"].contains(command);
+    let patience = PATIENCE.iter().filter(|_| is_of_calls);
+    Command::new(env!("CARGO_BIN_EXE_gimmal")).arg(command).args(patience).args(more).output().unwrap()
 }
 
 pub(crate) fn said(arguments: &[&str]) -> String {

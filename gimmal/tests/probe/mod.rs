@@ -16,6 +16,7 @@ use gimmal::{
     config::{EngineConfig, Idle},
     layer::{Retry, RetryPolicy},
 };
+use gimmal_testkit::{patient_connect, patient_listen};
 use tokio::runtime::{Builder, LocalRuntime, Runtime};
 
 #[gimmal::service]
@@ -75,7 +76,9 @@ impl Probe for Prober {
 /// Few threads share few cores: sleep soon, and come again soon.
 pub fn config() -> Config {
     let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
-    let engine = EngineConfig { idle: Idle::Adaptive { spin_us: 20 }, ..EngineConfig::default() };
+    let (connect, listen) = (patient_connect(), patient_listen());
+    let idle = Idle::Adaptive { spin_us: 20 };
+    let engine = EngineConfig { idle, connect, listen, ..EngineConfig::default() };
     Config { engine, reconnect: Some(reconnect), deadline: Duration::from_secs(60), ..Config::default() }
 }
 

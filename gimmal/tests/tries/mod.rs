@@ -14,7 +14,7 @@ use std::{
 };
 
 use gimmal::{
-    Client, Cx, Server, ServerBuilder, Sink, Stream,
+    Client, Config, Cx, Server, ServerBuilder, Sink, Stream,
     raw::ResponseWriter,
     runtime::Spawned,
     tokio::{Tokio, serve_until},
@@ -271,11 +271,20 @@ pub fn runtime() -> Runtime {
 }
 
 pub fn server(runtime: &Runtime, tries: &Tries) -> ServerBuilder {
-    Server::builder().service(serve_tried(tries.clone())).runtime(Tokio::from(runtime.handle().clone()))
+    let builder = Server::builder().config(config()).service(serve_tried(tries.clone()));
+    builder.runtime(Tokio::from(runtime.handle().clone()))
+}
+
+/// The default, but for connecting, of which a machine with other things to do makes a long one.
+fn config() -> Config {
+    let mut config = Config::default();
+    let engine = &mut config.engine;
+    (engine.connect, engine.listen) = (gimmal_testkit::patient_connect(), gimmal_testkit::patient_listen());
+    config
 }
 
 pub fn client(url: &str) -> TriedClient {
-    TriedClient::new(gimmal::connect(url).unwrap())
+    TriedClient::new(Client::builder().config(config()).share_workers().connect(url).unwrap())
 }
 
 /// Subscriptions of both kinds, each with an item read; what they end with comes later.
@@ -298,7 +307,7 @@ pub fn next(numbers: &mut Stream<u64, Client>) -> Option<u64> {
 }
 
 /// Far above what it takes, and far below any of the time-outs.
-pub const SOON: Duration = Duration::from_secs(5);
+pub const SOON: Duration = Duration::from_secs(20);
 
 /// Serves by a task of a current-thread runtime, on a thread of its own, while `test` runs; then ends it.
 pub fn driven(url: &str, tries: &Tries, timeout: Duration, test: impl FnOnce(&str)) -> bool {

@@ -41,7 +41,8 @@ impl Fixture {
         let (stop, stopped) = oneshot::channel();
         let served =
             spawn_local(async { serve_until(server, stopped, Duration::from_secs(30)).await.unwrap() });
-        let client = LocalClient::connect(&at).await.unwrap();
+        let builder = gimmal::Client::builder().config(roomy(64));
+        let client = LocalClient::connect_with(builder, &at).await.unwrap();
         Self { client, incoming, stop, served }
     }
 

@@ -69,7 +69,7 @@ async fn only_a_call_that_certainly_did_not_run_is_made_again() {
         let service = Refusing { service, refusals: Arc::clone(&refusals) };
         let builder = gimmal::Server::builder().runtime(Tokio::current().unwrap()).service(service);
         let server = builder.listen(&common::url(medium)).unwrap();
-        let channel = gimmal_tonic::connect(&server.address().to_string()).await.unwrap();
+        let channel = common::connect(&server.address().to_string()).await;
         let mut client = DemoClient::new(channel);
         let away = || gimmal_rpc::Status::refused(gimmal::Code::Unavailable, "it goes away");
         let ran = |number: u32| seen.journal.lock().unwrap().get(&number).copied().unwrap_or(0);
@@ -116,7 +116,7 @@ async fn calls_above_the_limit_are_refused_and_do_not_run() {
         let seen = Seen::default();
         let server = Server::builder().concurrency_limit_per_connection(2);
         let server = server.add_service(DemoServer::new(seen.clone())).listen(&common::url(medium)).unwrap();
-        let channel = gimmal_tonic::connect(&server.address().to_string()).await.unwrap();
+        let channel = common::connect(&server.address().to_string()).await;
         let mut client = DemoClient::new(channel);
         let running = [(); 2].map(|()| {
             let mut client = client.clone();

@@ -14,8 +14,9 @@ use std::{
 };
 
 use gimmal_rpc::{
-    Bulk, Client, Code, Config, Cx, Fate, Instant, LocalClient, ResponseWriter, Server, Status, WithLoan,
-    engine::Idle,
+    Bulk, Client, Code, Config, Cx, Fate, Instant, LocalClient, ResponseWriter, ServeError, Server, Status,
+    WithLoan,
+    engine::{Idle, transport::ListenError},
 };
 pub use gimmal_testkit::until;
 use serde::{Deserialize, Serialize};
@@ -249,15 +250,32 @@ pub fn config() -> Config {
     let engine = &mut config.engine;
     engine.idle = Idle::Adaptive { spin_us: 20 };
     engine.heartbeat_ms = 20_000;
-    let patience = Duration::from_secs(30);
-    (engine.connect.connect_timeout, engine.connect.handshake_timeout) = (patience, patience);
-    engine.listen.handshake_timeout = patience;
+    (engine.connect, engine.listen) = (gimmal_testkit::patient_connect(), gimmal_testkit::patient_listen());
     config
 }
 
 /// The connections of each worker of a server.
 pub fn connections(server: &Server) -> Vec<usize> {
     server.duty().iter().map(|duty| duty.connections).collect()
+}
+
+/// A server where another one was, which it waits for that long. Over TCP a connection that goes out may have the port meanwhile.
+pub fn listen_again(url: &str, take_over: Duration) -> (Server, Arc<Counts>) {
+    let started = Instant::now();
+    loop {
+        let prober = Prober::default();
+        let counts = Arc::clone(&prober.0);
+        let builder = Server::builder().service(serve_probe(prober)).config(config());
+        match builder.take_over(take_over).listen(url) {
+            Ok(server) => return (server, counts),
+            Err(ServeError::Listen(ListenError::InUse { .. }))
+                if started.elapsed() < Duration::from_secs(30) =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 pub struct Fixture {
@@ -284,10 +302,8 @@ impl Fixture {
     pub fn restarted(self) -> Self {
         let Self { server, url, .. } = self;
         let _ = server.shutdown(Duration::ZERO);
-        let prober = Prober::default();
-        let counts = Arc::clone(&prober.0);
-        let builder = Server::builder().service(serve_probe(prober)).config(config());
-        Self { server: builder.listen(&url).unwrap(), counts, url }
+        let (server, counts) = listen_again(&url, Duration::ZERO);
+        Self { server, counts, url }
     }
 
     pub fn client(&self) -> ProbeClient {

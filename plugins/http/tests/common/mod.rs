@@ -25,7 +25,7 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// No case waits longer.
 pub(crate) async fn on_time<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(20), future).await.expect("it ends in time")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it ends in time")
 }
 
 pub(crate) fn as_box(error: Error) -> BoxError {
@@ -99,7 +99,8 @@ impl Fixture {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let url = format!("shm://http-exchange-{}-{number}", std::process::id());
         let server = Some(listen(&url, limits(Serve::new(Function(function)))));
-        let client = Client::new(gimmal::connect(&url).unwrap());
+        let client =
+            Client::new(gimmal::Client::builder().config(config()).share_workers().connect(&url).unwrap());
         Self { url, client, server }
     }
 
@@ -113,7 +114,7 @@ impl Fixture {
 
     pub(crate) fn stop(&mut self) {
         let server = self.server.take().unwrap();
-        assert!(server.shutdown(Duration::from_secs(5)));
+        assert!(server.shutdown(Duration::from_secs(30)));
     }
 
     pub(crate) fn start<F, T, R>(&mut self, function: F)
@@ -128,7 +129,15 @@ impl Fixture {
 
 fn listen(url: &str, service: impl gimmal::Service) -> gimmal::Server {
     let runtime = gimmal::tokio::Tokio::current().unwrap();
-    gimmal::Server::builder().runtime(runtime).service(service).listen(url).unwrap()
+    gimmal::Server::builder().config(config()).runtime(runtime).service(service).listen(url).unwrap()
+}
+
+/// The default, but for connecting, of which a machine with other things to do makes a long one.
+pub(crate) fn config() -> gimmal::Config {
+    let mut config = gimmal::Config::default();
+    let engine = &mut config.engine;
+    (engine.connect, engine.listen) = (gimmal_testkit::patient_connect(), gimmal_testkit::patient_listen());
+    config
 }
 
 /// All of `body` as one piece, when it is there.

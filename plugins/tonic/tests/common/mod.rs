@@ -47,7 +47,7 @@ pub fn numbered(text: &str, count: u32) -> Note {
 
 /// No case waits longer.
 pub async fn on_time<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(20), future).await.expect("it ends in time")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it ends in time")
 }
 
 /// The service, and what it saw.
@@ -276,12 +276,23 @@ pub fn url(scheme: &str) -> String {
     }
 }
 
+/// A channel to a server that is there. A machine with other things to do may take longer than the default waits.
+pub async fn connect(url: &str) -> Channel {
+    let until = gimmal::Instant::now() + Duration::from_secs(60);
+    loop {
+        match gimmal_tonic::connect(url).await {
+            Ok(channel) => return channel,
+            Err(error) => assert!(gimmal::Instant::now() < until, "{error}"),
+        }
+    }
+}
+
 impl Fixture {
     pub async fn new(scheme: &str) -> Self {
         let seen = Seen::default();
         let server = listen(&url(scheme), &seen);
         let url = server.address().to_string();
-        let channel = gimmal_tonic::connect(&url).await.unwrap();
+        let channel = connect(&url).await;
         Self { url, seen, server: Some(server), channel }
     }
 
