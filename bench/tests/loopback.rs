@@ -403,7 +403,7 @@ fn kill_the_server_of(line: &str, is_enough: impl Fn(&Value) -> bool) -> Value {
         let killed = Instant::now();
         let output = client.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(killed.elapsed() < Duration::from_secs(5), "{line}: {:?}", killed.elapsed());
+        assert!(killed.elapsed() < Duration::from_secs(30), "{line}: {:?}", killed.elapsed());
         assert_eq!(output.status.code(), Some(1), "{line}: {said}");
         assert!(said.contains("the server process ended in the middle by signal 9"), "{line}: {said}");
         if let Ok(report) = serde_json::from_slice::<Value>(&output.stdout)
@@ -519,7 +519,7 @@ fn the_server_dies_with_its_client() {
     client.kill().unwrap();
     client.wait().unwrap();
     let line = format!("/proc/{child}/stat");
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     // A zombie waits for whoever adopted it; it runs no more.
     while std::fs::read_to_string(&line).is_ok_and(|stat| !stat.contains(") Z ")) {
         assert!(Instant::now() < deadline, "the server goes on without its client");

@@ -218,12 +218,12 @@ fn a_local_client_that_shall_not_connect_again_does_not() {
     });
 }
 
-/// The server takes a peer that is silent for a second for dead. The client's driver answers while the client rests.
+/// The server takes a peer that is silent for four seconds for dead. The client's driver answers while the client rests.
 #[test]
 fn a_local_client_is_alive_while_it_rests() {
     let url = address("rests");
     let mut impatient = config();
-    impatient.engine.heartbeat_ms = 1000;
+    impatient.engine.heartbeat_ms = 4000;
     let server = Server::builder().service(serve_probe(Prober::default())).config(impatient);
     let _server = server.listen(&url).unwrap();
     local().block_on(async {
@@ -231,7 +231,7 @@ fn a_local_client_is_alive_while_it_rests() {
         let client = ProbeClient::new(channel.clone());
         for _ in 0..2 {
             assert_eq!(client.square(3).await, Ok(9));
-            nap(1500).await;
+            nap(6000).await;
         }
         assert_eq!(client.square(3).await, Ok(9));
         assert_eq!(channel.reconnects(), 0);

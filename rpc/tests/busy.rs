@@ -49,24 +49,23 @@ impl Blocks for Blocker {
     }
 }
 
-/// The guest with the devices is slow.
-fn bound_ms(url: &str) -> u32 {
-    if url.starts_with("rdma:") { 2000 } else { 500 }
-}
+/// A process whose threads all stand still for three quarters of it is given up, whatever is the cause. So it is longer than those of a
+/// machine with other things to do.
+const BOUND_MS: u32 = 4000;
 
-fn impatient(url: &str, workers: usize) -> Config {
+fn impatient(workers: usize) -> Config {
     let mut config = config();
-    config.engine.heartbeat_ms = bound_ms(url);
+    config.engine.heartbeat_ms = BOUND_MS;
     config.engine.workers = workers;
     config
 }
 
 fn serve(url: &str, workers: usize) -> Server {
-    Server::builder().service(serve_blocks(Blocker)).config(impatient(url, workers)).listen(url).unwrap()
+    Server::builder().service(serve_blocks(Blocker)).config(impatient(workers)).listen(url).unwrap()
 }
 
 fn connect(url: &str) -> Client {
-    Client::builder().config(impatient(url, 1)).connect(url).unwrap()
+    Client::builder().config(impatient(1)).connect(url).unwrap()
 }
 
 /// The slowest of echoes but one in a hundred, and how many they were.
@@ -84,8 +83,8 @@ fn p99(client: &BlocksClient, mut go_on: impl FnMut(usize) -> bool) -> (Duration
 fn r62_a_handler_that_blocks_ends_no_connection(scheme: &str) {
     let server = serve(&address(scheme, "busy"), 2);
     let url = server.address().to_string();
-    // Five bounds; the soak blocks for 30 s.
-    let bounds = 5 * u64::from(bound_ms(&url));
+    // Some bounds; the soak blocks for 30 s.
+    let bounds = 5 * u64::from(BOUND_MS) / 2;
     let block_ms = env::var("GIMMAL_BLOCK_MS").map_or(bounds, |ms| ms.parse().unwrap());
     let (here, there) = (connect(&url), connect(&url));
     until("each worker has one", || connections(&server) == [1, 1]);
@@ -194,8 +193,7 @@ fn a_process_that_stops_is_not_busy(scheme: &str) {
         return server.join();
     }
     let (process, url) = Process::serve(scheme);
-    let bound_ms = bound_ms(&url);
-    let long = 5 * u64::from(bound_ms);
+    let (bound_ms, long) = (BOUND_MS, 2 * u64::from(BOUND_MS));
     let client = connect(&url);
     let blocks = BlocksClient::new(client.clone());
     assert_eq!(blocks.block(long).wait().unwrap(), long);
@@ -211,10 +209,8 @@ fn a_process_that_stops_is_not_busy(scheme: &str) {
         }
         other => panic!("{other:?}"),
     }
-    // The bound, and a machine with other things to do. A guest may be held up for seconds, which is nobody's silence. The handler
-    // would block for a minute.
-    let held_up_ms = if scheme == "shm" { 5_000 } else { 10_000 };
-    let limit = Duration::from_millis(u64::from(bound_ms) + held_up_ms);
+    // The bound, and a machine with other things to do. The handler would block for a minute.
+    let limit = Duration::from_millis(u64::from(bound_ms) + 30_000);
     assert!(stopped.elapsed() < limit, "{:?}", stopped.elapsed());
 }
 

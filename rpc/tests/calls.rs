@@ -52,7 +52,7 @@ fn typed_calls_inline_and_handed_off(scheme: &str) {
     let stats = fixture.server.stats();
     assert_eq!((stats.requests, stats.answers, stats.started), (412, 412, 412));
     assert_eq!((stats.serving, stats.refused), (0, 0));
-    assert!(fixture.server.shutdown(Duration::from_secs(5)));
+    assert!(fixture.server.shutdown(Duration::from_secs(30)));
 }
 
 fn errors_of_the_method_arrive_as_they_are(scheme: &str) {
@@ -155,7 +155,7 @@ fn values_above_a_message_travel_by_themselves(scheme: &str) {
     let raw = if frame < 60_000 { 4 * 430_001 } else { 4 * 370_001 };
     assert!(served.large >= 17 && served.large_copied_bytes == raw, "{served:?}");
     assert_eq!((served.serving, served.refused), (0, 0));
-    assert!(fixture.server.shutdown(Duration::from_secs(5)));
+    assert!(fixture.server.shutdown(Duration::from_secs(30)));
 }
 
 fn many_large_values_at_once(scheme: &str) {
@@ -280,7 +280,7 @@ fn two_services_on_one_server(scheme: &str) {
     let (peer, method) = other.who().wait().unwrap();
     assert!(!peer.is_empty());
     assert_eq!(method, "other.v1.who");
-    assert!(server.shutdown(Duration::from_secs(5)));
+    assert!(server.shutdown(Duration::from_secs(30)));
 }
 
 fn an_inline_server_serves(scheme: &str) {
@@ -297,7 +297,7 @@ fn an_inline_server_serves(scheme: &str) {
         ready.send(server.address().to_string()).unwrap();
         server.run_until(Duration::from_millis(5), || stopping.load(std::sync::atomic::Ordering::Relaxed));
         let stats = server.stats();
-        assert!(server.shutdown(Duration::from_secs(5)));
+        assert!(server.shutdown(Duration::from_secs(30)));
         stats
     });
     let url = started.recv().unwrap();
@@ -318,9 +318,9 @@ fn clients_made_simply_share_a_worker(scheme: &str) {
     assert_eq!(first.echo("a".to_owned()).wait().unwrap(), "a");
     assert_eq!(second.echo("b".to_owned()).wait().unwrap(), "b");
     assert!(first.channel().stats().calls >= 2);
-    let left = first.with_options(CallOptions::default().timeout(Duration::from_secs(3))).left().wait();
+    let left = first.with_options(CallOptions::default().timeout(Duration::from_secs(20))).left().wait();
     let left = left.unwrap().unwrap();
-    assert!((1_000_000..=3_050_000).contains(&left), "{left} us of 3 s are left");
+    assert!((1_000_000..=20_050_000).contains(&left), "{left} us of 20 s are left");
 }
 
 #[cfg(feature = "bincode")]

@@ -171,7 +171,7 @@ fn deadlines_end_while_the_driver_sleeps(scheme: &str) {
         assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
         // The server's clock may have been read a moment before.
         assert!(started.elapsed() >= Duration::from_millis(50), "{:?}", started.elapsed());
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     });
     until("the handler is dropped", || fixture.hanging() == 0);
 }
@@ -438,13 +438,13 @@ fn layers_around_it_can_be_waited_for(scheme: &str) {
 /// Between two runs of its driver nobody turns, which is no sign of death.
 fn its_task_may_rest(scheme: &str) {
     let mut impatient = config();
-    impatient.engine.heartbeat_ms = 1000;
+    impatient.engine.heartbeat_ms = 4000;
     let fixture = Fixture::with(scheme, "driven-rests", impatient);
     let (channel, _driver) = connect(&fixture.url, config());
     let client = ProbeClient::new(channel);
     for _ in 0..2 {
         assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
-        std::thread::sleep(Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(6000));
     }
     assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
 }

@@ -34,7 +34,8 @@ for_each_scheme! {
 
 /// The suite runs with either codec.
 const CODEC: &str = <common::Chosen as gimmal_rpc::codec::Codec>::NAME;
-const SHORT: Duration = Duration::from_secs(1);
+/// Within it a call must have left and begun, on a machine with other things to do.
+const SHORT: Duration = Duration::from_secs(3);
 
 fn short() -> CallOptions {
     CallOptions::default().timeout(SHORT)
@@ -52,7 +53,7 @@ fn r85_deadlines_end_calls_here_and_there(scheme: &str) {
     assert_eq!(error.fate(), Fate::MaybeRan);
     // It counts from the worker's reading of the clock, which may be a moment old.
     let least = SHORT.saturating_sub(Duration::from_millis(100));
-    assert!((least..Duration::from_secs(10)).contains(&started.elapsed()), "{:?}", started.elapsed());
+    assert!((least..Duration::from_secs(30)).contains(&started.elapsed()), "{:?}", started.elapsed());
     hung(1);
     assert_eq!(fate(block_on(client.hang())), Fate::MaybeRan);
     let inline = fixture.inline().with_options(short());

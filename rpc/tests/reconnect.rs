@@ -52,7 +52,7 @@ fn a_restarted_server_is_reached_again(scheme: &str) {
                 }
                 Err(error) => panic!("{error:?}"),
             }
-            assert!(started.elapsed() < Duration::from_secs(10), "not connected again");
+            assert!(started.elapsed() < Duration::from_secs(60), "not connected again");
             std::thread::sleep(Duration::from_millis(1));
         }
         until("it is counted", || client.channel().reconnects() == round);
@@ -166,11 +166,11 @@ fn a_client_that_goes_while_it_moves_leaves_no_connection(scheme: &str) {
 
 fn shutdown_waits_for_calls_on_the_connection_that_was_left(scheme: &str) {
     let fixture = of_two_workers(scheme, "leaves");
-    let [(client, call), _other] = moved(&fixture, |client| client.later(2000));
+    let [(client, call), _other] = moved(&fixture, |client| client.later(10_000));
     assert!(client.channel().clone().shutdown(Duration::from_secs(60)));
     let mut call = std::pin::pin!(call);
     let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(matches!(polled, Poll::Ready(Ok(2000))), "it had not ended: {polled:?}");
+    assert!(matches!(polled, Poll::Ready(Ok(10_000))), "it had not ended: {polled:?}");
     assert_eq!(fate(client.echo("late".to_owned()).wait()), Fate::NotRun);
     // What does not end in time is cut off, there too.
     let fixture = of_two_workers(scheme, "cuts");
