@@ -13,32 +13,24 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
     thread::Thread,
     time::Duration,
 };
 
-use atomic_waker::AtomicWaker;
-use crossbeam::{atomic::AtomicCell, queue::ArrayQueue};
+use crossbeam::queue::ArrayQueue;
 use gimmal_engine::{
     place::cores_are_few,
-    transport::{Instant, sync::once::take_or_register},
+    transport::{Instant, sync::answer::Answer},
 };
 
 use crate::{error::TransportError, response::Response, status::Fate, wake::wake};
 
 /// The place of one answer.
 pub(crate) struct CallCell<T = Response> {
-    /// Something may be there: a look at an empty cell is a load.
-    is_filled: AtomicBool,
-    response: AtomicCell<Option<Box<Option<T>>>>,
-    /// The memory of the response before, for the next one.
-    spare: AtomicCell<Option<Box<Option<T>>>>,
-    /// What comes before the response, of the few calls that have that.
-    first: AtomicCell<Option<Box<T>>>,
-    waker: AtomicWaker,
+    place: Answer<T>,
     /// The worker's key of the call, for cancelling it; only the worker reads and writes it.
     key: AtomicU64,
 }
@@ -51,42 +43,16 @@ impl<T> fmt::Debug for CallCell<T> {
 
 impl<T> CallCell<T> {
     pub(crate) fn new() -> Self {
-        let (is_filled, waker, key) = (AtomicBool::new(false), AtomicWaker::new(), AtomicU64::new(0));
-        let (response, spare, first) = (AtomicCell::new(None), AtomicCell::new(None), AtomicCell::new(None));
-        Self { is_filled, response, spare, first, waker, key }
+        Self { place: Answer::default(), key: AtomicU64::new(0) }
     }
 
     fn put(&self, response: T) {
-        let mut place = self.spare.take().unwrap_or_default();
-        *place = Some(response);
-        self.response.store(Some(place));
-        // SYNC POINT: cell filled. Pairs with `pop`.
-        self.is_filled.store(true, Ordering::Release);
+        self.place.put(response);
     }
 
     #[cold]
     fn put_first(&self, first: T) {
-        self.first.store(Some(Box::new(first)));
-        // SYNC POINT: cell filled. Pairs with `pop`.
-        self.is_filled.store(true, Ordering::Release);
-    }
-
-    #[inline]
-    fn pop(&self) -> Option<T> {
-        // SYNC POINT: cell filled. Pairs with the puts: this swap sees what was put before the flag, and what is put later says so again.
-        if !self.is_filled.load(Ordering::Relaxed) || !self.is_filled.swap(false, Ordering::AcqRel) {
-            return None;
-        }
-        if let Some(first) = self.first.take() {
-            // The response may be here, too. A store might take the place of the flag of a response that is put now, and the next swap
-            // would not see that: this one does.
-            self.is_filled.swap(true, Ordering::AcqRel);
-            return Some(*first);
-        }
-        let mut place = self.response.take()?;
-        let response = place.take();
-        self.spare.store(Some(place));
-        response
+        self.place.put_first(first);
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -98,15 +64,14 @@ impl<T> CallCell<T> {
     }
 
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<T> {
-        take_or_register(|| self.pop(), || self.waker.register(context.waker()))
-            .map_or(Poll::Pending, Poll::Ready)
+        self.place.poll(context)
     }
 
     /// Blocks the thread until the response is there; at most until `limit`, if there is one.
     pub(crate) fn wait(&self, limit: Instant) -> Option<T> {
         let looks = if cores_are_few() { 0 } else { SPINS + YIELDS };
         for round in 0..looks {
-            if let Some(response) = self.pop() {
+            if let Some(response) = self.place.pop() {
                 return Some(response);
             }
             if round < SPINS {
@@ -226,7 +191,7 @@ impl<T: Outcome> Responder<T> {
     pub(crate) fn begin(&self, before: T) -> Option<Option<Waker>> {
         let cell = self.0.as_ref().filter(|cell| Arc::strong_count(cell) > 1)?;
         cell.put_first(before);
-        Some(cell.waker.take())
+        Some(cell.place.take_waker())
     }
 
     /// The call never left this thread; the cell can be used again.
@@ -237,7 +202,7 @@ impl<T: Outcome> Responder<T> {
     fn put(&mut self, response: T) -> Option<Waker> {
         let cell = self.0.take()?;
         cell.put(response);
-        cell.waker.take()
+        cell.place.take_waker()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Every `Release` store names its `Acquire` load with the same `SYNC POINT` label.
 
+pub mod answer;
 pub mod counter;
 pub mod doorbell;
 pub(crate) mod flag;
