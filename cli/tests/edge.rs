@@ -7,14 +7,13 @@ mod common;
 use std::{
     convert::Infallible,
     future::{Future, Ready, ready},
-    pin::Pin,
     process::Command,
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use common::Running;
+use common::{Running, frames::Frames};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
@@ -102,7 +101,7 @@ fn serve(name: &str) -> (String, gimmal::Server) {
 }
 
 impl tower_service::Service<Request<gimmal_http::Body>> for Native {
-    type Response = Response<Endless>;
+    type Response = Response<Frames>;
     type Error = &'static str;
     type Future = Ready<Result<Self::Response, Self::Error>>;
 
@@ -115,29 +114,7 @@ impl tower_service::Service<Request<gimmal_http::Body>> for Native {
             "/a/fail" => return ready(Err("it failed")),
             path => path == "/a/stream",
         };
-        ready(Ok(Response::new(Endless { first: Some(Bytes::from_static(b"first")), is_endless })))
-    }
-}
-
-/// A body whose end may never come.
-struct Endless {
-    first: Option<Bytes>,
-    is_endless: bool,
-}
-
-impl http_body::Body for Endless {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(Some(Ok(http_body::Frame::data(first)))),
-            None if self.is_endless => Poll::Pending,
-            None => Poll::Ready(None),
-        }
+        ready(Ok(Response::new(Frames { frames: 1, bytes: 5, is_endless, ..Frames::default() })))
     }
 }
 
@@ -196,7 +173,7 @@ async fn streams_count_among_the_requests() {
     for _ in 0..2 {
         on_time(sender.ready()).await.unwrap();
         let mut stream = on_time(sender.send_request(post("/a/stream", 1))).await.unwrap().into_body();
-        assert_eq!(on_time(stream.frame()).await.unwrap().unwrap().into_data().unwrap(), "first");
+        assert_eq!(on_time(stream.frame()).await.unwrap().unwrap().into_data().unwrap(), &[7; 5][..]);
         streams.push(stream);
     }
     on_time(sender.ready()).await.unwrap();
@@ -210,7 +187,7 @@ async fn streams_count_among_the_requests() {
                 sender.ready().await.unwrap();
                 let response = sender.send_request(post("/a/b", 1)).await.unwrap();
                 if !response.headers().contains_key("grpc-status") {
-                    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "first");
+                    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), &[7; 5][..]);
                     return;
                 }
             }
@@ -259,21 +236,6 @@ async fn two_edges_carry_http2_over_gimmal() {
     assert_eq!(leave.stop()["requests"], 256);
 }
 
-/// A body that nobody knows to be empty.
-struct Late;
-
-impl http_body::Body for Late {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
-        Poll::Ready(None)
-    }
-}
-
 /// The end of a request of gRPC is on a frame of data: a length would let the head have it, for which grpc-go waits for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_of_grpc_without_data_gets_no_length() {
@@ -282,8 +244,10 @@ async fn a_request_of_grpc_without_data_gets_no_length() {
     let enter = edge("http://127.0.0.1:0", &native);
     let mut sender = connect(&enter.at).await;
     for (content, has_length) in [("application/grpc+proto", "false"), ("text/plain", "true")] {
-        let request =
-            Request::post("http://example.org/a/b").header("content-type", content).body(Late).unwrap();
+        let request = Request::post("http://example.org/a/b")
+            .header("content-type", content)
+            .body(Frames::default())
+            .unwrap();
         sender.ready().await.unwrap();
         let response = sender.send_request(request).await.unwrap();
         assert_eq!(response.headers()["x-has-length"], has_length, "{content}");

@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use common::{Running, complaint};
+use common::{Running, complaint, frames::Frames};
 use gimmal_http::{Body, Client};
 use h2::{Ping, Reason, server::SendResponse};
 use http::{Request, Response, StatusCode};
@@ -221,7 +221,7 @@ async fn an_upload_that_a_client_gives_up_has_no_good_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_whose_server_is_gone_is_unavailable() {
     let (enter, server) = enter("gone", |_| async {
-        let body = Many { frames: 1, bytes: 1, is_endless: true, taken: Arc::default() };
+        let body = Frames { frames: 1, bytes: 1, is_endless: true, ..Frames::default() };
         Response::builder().header("content-type", GRPC).body(body).unwrap()
     });
     let mut sender = raw(&enter).await.ready().await.unwrap();
@@ -235,37 +235,12 @@ async fn a_stream_whose_server_is_gone_is_unavailable() {
     assert_eq!(enter.stop()["failed"], 1);
 }
 
-/// A body of many frames, which counts those that were taken.
-struct Many {
-    frames: usize,
-    bytes: usize,
-    is_endless: bool,
-    taken: Arc<AtomicUsize>,
-}
-
-impl http_body::Body for Many {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
-        if self.frames == 0 {
-            return if self.is_endless { Poll::Pending } else { Poll::Ready(None) };
-        }
-        self.frames -= 1;
-        self.taken.fetch_add(1, Ordering::SeqCst);
-        Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from(vec![7; self.bytes])))))
-    }
-}
-
-type Echo = Either<Many, Full<Bytes>>;
+type Echo = Either<Frames, Full<Bytes>>;
 
 /// Many small frames, a few large ones, or the authority and what the request names as its host.
 fn answered<B>(request: &Request<B>, taken: &Arc<AtomicUsize>) -> Response<Echo> {
     let many =
-        |frames, bytes| Either::Left(Many { frames, bytes, is_endless: false, taken: Arc::clone(taken) });
+        |frames, bytes| Either::Left(Frames { frames, bytes, taken: Arc::clone(taken), ..Frames::default() });
     let body = match request.uri().path() {
         "/small" => many(100_000, 10),
         "/large" => many(8 << 6, 1 << 14),
@@ -368,7 +343,7 @@ async fn uploads_that_nobody_reads_stop_no_others() {
     };
     let uploads: Vec<_> = [(100_000, 10), (8 << 6, 1 << 14), (8 << 6, 1 << 14)]
         .map(|(frames, bytes)| {
-            let upload = Many { frames, bytes, is_endless: false, taken: Arc::clone(&taken) };
+            let upload = Frames { frames, bytes, taken: Arc::clone(&taken), ..Frames::default() };
             (frames * bytes, tokio::spawn(send("/hold", Either::Left(upload))))
         })
         .into();

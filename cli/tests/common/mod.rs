@@ -1,6 +1,8 @@
 //! Commands of `gimmal`: those that end by themselves, and those that run until a signal.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may fail")]
 
+pub(crate) mod frames;
+
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},

@@ -5,17 +5,15 @@ use std::{
     convert::Infallible,
     fmt,
     future::{Future, pending},
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
 use gimmal::{Config, ServeError, ServerBuilder, error::StartError, tokio::Tokio};
 use gimmal_http::Serve;
 use http::{Request, Response};
-use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use tonic::{Status, body::Body, server::NamedService};
 use tower_layer::{Identity, Layer, Stack};
 use tower_service::Service;
@@ -219,7 +217,7 @@ impl Service<Request<gimmal_http::Body>> for Answering {
     fn call(&mut self, request: Request<gimmal_http::Body>) -> Answer {
         #[cfg(feature = "connect-info")]
         let request = crate::connect_info::with_address(request);
-        let answer = self.service.answer(request.map(|body| Body::new(RequestBody(body))));
+        let answer = self.service.answer(request.map(|body| Body::new(body.map_err(cut))));
         let Some(timeout) = self.timeout else { return answer };
         Box::pin(async move {
             let late = |_| Ok(Status::deadline_exceeded("the server's time-out").into_http());
@@ -228,29 +226,11 @@ impl Service<Request<gimmal_http::Body>> for Answering {
     }
 }
 
-/// The body of a request.
-struct RequestBody(gimmal_http::Body);
-
-impl http_body::Body for RequestBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.0).poll_frame(context).map_err(|error| match error {
-            // tonic reads CANCELLED as the good end of a request.
-            gimmal_http::Error::Aborted(_) => Status::unknown(error.to_string()),
-            error => status_of(error),
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+/// What tonic is told of a request's body that was cut.
+fn cut(error: gimmal_http::Error) -> Status {
+    match error {
+        // tonic reads CANCELLED as the good end of a request.
+        gimmal_http::Error::Aborted(_) => Status::unknown(error.to_string()),
+        error => status_of(error),
     }
 }
