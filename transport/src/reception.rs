@@ -76,10 +76,9 @@ struct Lack {
 impl<D: Door> Reception<D> {
     /// Receives the clients of `door`, of one source at most `places_of_one` at once.
     pub(crate) fn new(door: D, places_of_one: usize) -> Self {
-        let strangers = Strangers::new(places_of_one, door.options().handshake_timeout);
         Self {
             door,
-            strangers,
+            strangers: Strangers::new(places_of_one),
             rejected: Arc::default(),
             spare: kernel::spare(),
             lack: None,
@@ -113,21 +112,17 @@ impl<D: Door> Reception<D> {
     /// Takes what waits in the backlog, as far as it is let in. Those that were let in before have been read: a hello frees its
     /// place, so nobody goes who has said one.
     fn accept_sockets(&mut self) -> Result<(), ListenError> {
-        self.make_room();
         if self.lack.as_ref().is_some_and(|lack| !lack.again.has_passed()) {
             return Ok(());
         }
         // Bounded, so that the next hellos are read before anybody is refused for want of a place.
         for _ in 0..SOCKETS_PER_ROUND {
-            if !self.strangers.is_open() {
+            if !self.strangers.is_open(Instant::now()) {
                 return Ok(());
             }
             let socket = match self.door.accept() {
                 Ok(socket) => socket,
-                Err(Errno::AGAIN) => {
-                    self.strangers.all_are_in(Instant::now());
-                    return Ok(());
-                }
+                Err(Errno::AGAIN) => return Ok(()),
                 // The socket itself is no listening one any more.
                 Err(errno @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)) => {
                     return Err(ListenError::Port(system("accept4")(errno)));
@@ -142,23 +137,27 @@ impl<D: Door> Reception<D> {
         Ok(())
     }
 
-    /// Lets a client in, or refuses it.
+    /// Gives a client its place, or refuses it.
     fn let_in(&mut self, socket: OwnedFd) {
         let source = match self.door.source(&socket) {
             Ok(source) => source,
             Err(reason) => return self.refuse(socket, reason),
         };
+        let now = Instant::now();
+        match self.strangers.make_place(&source, now) {
+            Ok(None) => {}
+            Ok(Some(gone)) => refuse(&self.rejected, gone, RejectReason::Overloaded),
+            Err(()) => return self.refuse(socket, RejectReason::Overloaded),
+        }
         if let Some(client) = self.door.let_in(socket) {
-            self.strangers.let_in(client, source, Instant::now());
-            self.make_room();
+            self.give_place(client, source);
         }
     }
 
-    /// Refuses clients that go for the newest one.
-    fn make_room(&mut self) {
-        while let Some(gone) = self.strangers.take_beyond(Instant::now()) {
-            refuse(&self.rejected, gone, RejectReason::Overloaded);
-        }
+    /// Lets a client in for the time of a handshake.
+    pub(crate) fn give_place(&mut self, client: D::Client, source: D::Source) {
+        let now = Instant::now();
+        self.strangers.let_in(client, source, now, now + self.door.options().handshake_timeout);
     }
 
     /// There is no descriptor or memory for a client: the oldest that is silent and had its chance makes room, or the client is
@@ -211,10 +210,10 @@ impl<D: Door> Reception<D> {
     fn wait(&self, now: Instant, until: Instant) -> Result<(), ListenError> {
         // A client that stays silent is dropped at its own time, whoever else comes.
         let again = self.lack.as_ref().map(|lack| lack.again).filter(|again| *again > now);
-        let turn = self.strangers.next_turn(now).into_iter().chain(again).fold(until, Instant::min);
+        let turn = self.strangers.next_turn().into_iter().chain(again).fold(until, Instant::min);
         let clients = self.strangers.clients().map(|client| client.socket().as_fd());
         // Clients in the backlog are let in when there is room.
-        let door = (self.strangers.is_open() && again.is_none()).then(|| self.door.as_fd());
+        let door = (!self.strangers.is_full() && again.is_none()).then(|| self.door.as_fd());
         let has_door = door.is_some();
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds: Vec<_> = clients.chain(door).map(readable).collect();

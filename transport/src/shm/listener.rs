@@ -20,7 +20,7 @@ use crate::{
     proof::{Label, Session, admit, random},
     reception::{Door, Reception},
     rejected::Rejected,
-    strangers::{PLACES_OF_ONE, Stranger},
+    strangers::{PLACES, PLACES_OF_ONE, Stranger},
 };
 
 /// Listens on `shm://name` or `mem://name`.
@@ -132,7 +132,7 @@ impl Door for ShmDoor {
 impl ShmListener {
     pub(super) fn new(place: Place, options: ListenOptions) -> Self {
         // Where others than this user are let in, nobody's silence keeps the others out.
-        let places_of_one = if options.allow.is_default() { usize::MAX } else { PLACES_OF_ONE };
+        let places_of_one = if options.allow.is_default() { PLACES } else { PLACES_OF_ONE };
         Self { reception: Reception::new(ShmDoor { place, options }, places_of_one) }
     }
 }

@@ -31,7 +31,7 @@ const MARK: [u8; 8] = *b"gmtakes1";
 /// Processes that may wait for one socket.
 const BACKLOG: i32 = 4;
 /// Clients that can be handed over.
-pub(super) const CLIENTS_MAX: usize = 129;
+pub(super) const CLIENTS_MAX: usize = 128;
 /// Both sockets and the clients. The kernel takes 253.
 const FDS_MAX: usize = 2 + CLIENTS_MAX;
 

@@ -31,7 +31,7 @@ use crate::{
     strangers::{PLACES, PLACES_OF_ONE, Stranger},
 };
 
-const _: () = assert!(PLACES < handover::CLIENTS_MAX);
+const _: () = assert!(PLACES <= handover::CLIENTS_MAX);
 
 /// Listens on `tcp://host:port` or `tcp+tls://host:port`.
 #[derive(Debug)]
@@ -241,7 +241,7 @@ impl TcpListener {
         for client in clients {
             let source = TcpDoor::host(&client);
             if let Some(wire) = reception.door.wire(client) {
-                reception.strangers.let_in(wire.into(), source, Instant::now());
+                reception.give_place(wire.into(), source);
             }
         }
         Self { reception, successors }

@@ -5,48 +5,11 @@ use crate::{
     ConnectError, Key, RejectReason,
     allow::Allow,
     proof,
-    strangers::PLACES,
     testing::process::{ROLE, role},
 };
 
 fn key(byte: u8) -> Key {
     Key::new(&[byte; 32]).unwrap()
-}
-
-/// A proof takes another message each way, and its client a place meanwhile: the others wait in the backlog.
-#[test]
-fn clients_of_one_user_that_prove_a_key_are_all_let_in() {
-    const CLIENTS: usize = 200;
-    const { assert!(CLIENTS > PLACES) };
-    let own = rustix::process::getuid().as_raw();
-    // Another user may come, or not: one user has half of the places, or all.
-    for allow in [Allow::default(), Allow::default().uid(own).uid(65534)] {
-        let (_folder, address) = place();
-        let options = ListenOptions {
-            keys: vec![key(1)],
-            backlog: 2 * CLIENTS as u16,
-            handshake_timeout: 60 * SECOND,
-            allow,
-            ..ListenOptions::default()
-        };
-        let mut listener = Shm.listen(&address, &options).unwrap();
-        let gate = Shm.open_port(&config(4096)).unwrap().gate();
-        let options =
-            ConnectOptions { key: Some(key(1)), connect_timeout: 60 * SECOND, ..ConnectOptions::default() };
-        let mut clients = [(); CLIENTS].map(|()| Shm.connect(&address, &gate, &options).unwrap());
-        let (mut let_in, until) = (Vec::new(), Instant::now() + 60 * SECOND);
-        while let_in.len() < CLIENTS {
-            // The listener is faster than its clients: before one goes on, all of the backlog could have been accepted.
-            for _ in 0..8 {
-                while let Some(incoming) = listener.accept(Duration::from_millis(1)).unwrap() {
-                    let_in.push(incoming);
-                }
-            }
-            assert_eq!(listener.rejections().count(), 0, "after {} were let in", let_in.len());
-            assert!(clients.iter_mut().all(|client| client.poll(Duration::ZERO).is_none()), "one is refused");
-            assert!(Instant::now() < until, "{} of {CLIENTS} were let in", let_in.len());
-        }
-    }
 }
 
 /// Somebody who recorded every packet of a good client: its proof is of the old challenge, and no segment is sent.

@@ -1,7 +1,7 @@
 //! Many clients of one host at once.
 
 use super::*;
-use crate::{Key, strangers::PLACES_OF_ONE, tcp::connecting::TcpConnecting};
+use crate::{ConnectError, Key, RejectReason, strangers::PLACES_OF_ONE, tcp::connecting::TcpConnecting};
 
 /// Clients of `listener` whose hellos are out.
 pub(super) fn greeting(
@@ -23,52 +23,81 @@ pub(super) fn greeting(
     (0..count).map(connect).collect()
 }
 
-/// How a listener and its clients are given time.
+/// How long a listener and its clients wait: a busy machine is not to end a handshake.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Clients have their places for longer than a test takes.
 pub(super) fn patient() -> ListenOptions {
     ListenOptions { backlog: 256, handshake_timeout: PATIENCE, ..ListenOptions::default() }
 }
 
-/// So many clients of one host connect before `listener` looks: it lets all of them in.
-pub(super) fn all_are_let_in(listener: &mut TcpListener, options: &ConnectOptions, count: usize) {
-    assert!(count > PLACES_OF_ONE);
+/// So many clients of one host say hello before `listener` looks, and are let in or refused; why they were refused.
+fn burst(
+    listener: &mut TcpListener,
+    options: &ConnectOptions,
+    count: usize,
+) -> (Vec<TcpLink>, Vec<ConnectError>) {
     let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(4096)).unwrap());
     let options = ConnectOptions { connect_timeout: PATIENCE, ..options.clone() };
     let mut clients = greeting(&listener.address(), &client, &options, count);
+    let (mut accepted, mut connected, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     let until = Instant::now() + PATIENCE;
-    let (mut accepted, mut connected) = (Vec::new(), Vec::new());
-    while connected.len() < count {
-        // The listener is faster than its clients: before one goes on, all of the backlog could have been accepted.
-        for _ in 0..8 {
-            while let Some(incoming) = listener.accept(Duration::from_millis(1)).unwrap() {
-                accepted.push(incoming.accept(&server.gate()).unwrap());
-            }
+    while !clients.is_empty() {
+        if let Some(incoming) = listener.accept(Duration::from_millis(1)).unwrap() {
+            accepted.push(incoming.accept(&server.gate()).unwrap());
         }
-        assert_eq!(listener.rejections().count(), 0, "after {} were let in", accepted.len());
-        clients.retain_mut(|client| {
-            let outcome = client.poll(Duration::ZERO);
-            let waits = outcome.is_none();
-            connected.extend(outcome.map(Result::unwrap));
-            waits
+        clients.retain_mut(|client| match client.poll(Duration::ZERO) {
+            None => true,
+            Some(Ok(link)) => {
+                connected.push(link);
+                false
+            }
+            Some(Err(error)) => {
+                refused.push(error);
+                false
+            }
         });
         assert!(Instant::now() < until, "{} of {count} were let in", accepted.len());
     }
+    (connected, refused)
 }
 
 /// A server was away for a moment, and more clients of one host than have a place each wait with their hellos: a hello that is read
 /// takes no place.
 #[test]
 fn clients_of_one_host_that_have_said_hello_are_all_let_in() {
-    all_are_let_in(&mut listen(&patient()), &ConnectOptions::default(), 100);
+    const CLIENTS: usize = 100;
+    const { assert!(CLIENTS > PLACES_OF_ONE) };
+    let mut listener = listen(&patient());
+    let (connected, refused) = burst(&mut listener, &ConnectOptions::default(), CLIENTS);
+    assert_eq!((connected.len(), refused.len(), listener.rejections().count()), (CLIENTS, 0, 0));
 }
 
-/// A proof takes another message each way, and its client a place meanwhile: the others wait in the backlog.
+/// So many clients of one host connect whose handshakes take several messages: those that find no place are told so, and have one
+/// when they try again.
+pub(super) fn those_beyond_the_places_try_again(listener: &mut TcpListener, options: &ConnectOptions) {
+    const CLIENTS: usize = 100;
+    // Those that are refused in a round have places in the next one.
+    const { assert!(CLIENTS > PLACES_OF_ONE && CLIENTS <= 2 * PLACES_OF_ONE) };
+    let (connected, refused) = burst(listener, options, CLIENTS);
+    for error in &refused {
+        let is_typed = matches!(error, ConnectError::Rejected { reason: RejectReason::Overloaded, .. });
+        assert!(is_typed, "{error}");
+    }
+    let rejections = listener.rejections();
+    assert_eq!(rejections.count_of(RejectReason::Overloaded), refused.len() as u64);
+    assert_eq!((rejections.count(), connected.len() + refused.len()), (refused.len() as u64, CLIENTS));
+    assert!(refused.len() <= CLIENTS - PLACES_OF_ONE, "{} were refused", refused.len());
+    let (again, refused) = burst(listener, options, refused.len());
+    assert_eq!((connected.len() + again.len(), refused.len()), (CLIENTS, 0));
+}
+
 #[test]
-fn clients_of_one_host_that_prove_a_key_are_all_let_in() {
+fn clients_of_one_host_that_prove_a_key_are_let_in_when_they_try_again() {
     let key = Key::new(&[7; 32]).unwrap();
     let mut listener = listen(&ListenOptions { keys: vec![key.clone()], ..patient() });
-    all_are_let_in(&mut listener, &ConnectOptions { key: Some(key), ..ConnectOptions::default() }, 200);
+    let options = ConnectOptions { key: Some(key), ..ConnectOptions::default() };
+    those_beyond_the_places_try_again(&mut listener, &options);
 }
 
 /// A client of another host has its turn although one has taken all of its places, and more, and says nothing.
@@ -84,10 +113,8 @@ fn a_silent_host_keeps_no_client_of_another_host_out() {
     let mut other = TcpStream::from(other);
     other.set_nonblocking(false).unwrap();
     other.write_all(&hello(&config(4096), 1).encode()).unwrap();
-    let started = Instant::now();
     let incoming = listener.accept(PATIENCE).unwrap().expect("a client of another host");
     assert!(incoming.peer().contains("127.0.0.2"), "{}", incoming.peer());
-    println!("let in after {:?}", started.elapsed());
-    // Each of the others beyond its places made one go that had its chance.
+    // Of the others each beyond the places was refused, or made one go that had its chance.
     assert_eq!(listener.rejections().count(), PLACES_OF_ONE as u64);
 }

@@ -5,7 +5,7 @@ use crate::{
     hello::encode_reject,
     tcp::{
         tests::{
-            burst::{all_are_let_in, patient},
+            burst::{patient, those_beyond_the_places_try_again},
             shortage::take_descriptors,
         },
         wire::check_server,
@@ -97,12 +97,11 @@ fn a_certificate_that_could_not_be_read_is_read_again() {
     alone("tcp::tests::tls::passing::child_renewed");
 }
 
-/// A handshake of TLS takes several messages, and its client a place meanwhile: the others wait in the backlog.
 #[test]
-fn clients_of_one_host_under_tls_are_all_let_in() {
+fn clients_of_one_host_under_tls_are_let_in_when_they_try_again() {
     let names = Names::new();
     let options = ListenOptions { tls: names.strict(), ..patient() };
     let mut listener = Tcp.listen(&"tcp+tls://127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let options = ConnectOptions { tls: names.known(), ..ConnectOptions::default() };
-    all_are_let_in(&mut listener, &options, 200);
+    those_beyond_the_places_try_again(&mut listener, &options);
 }
