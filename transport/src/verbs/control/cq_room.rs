@@ -45,6 +45,15 @@ pub(crate) struct CqShare {
     entries: u32,
 }
 
+impl CqShare {
+    /// Takes `entries` out of it, or what there is.
+    pub(crate) fn part(&mut self, entries: u32) -> Self {
+        let entries = entries.min(self.entries);
+        self.entries -= entries;
+        Self { room: Arc::clone(&self.room), entries }
+    }
+}
+
 impl Drop for CqShare {
     fn drop(&mut self) {
         self.room.promised.fetch_sub(self.entries, Ordering::Relaxed);
@@ -67,5 +76,17 @@ mod tests {
         assert!(room.take(60, "f").is_ok() && room.take(60, "g").is_ok(), "each is given back");
         drop(second);
         assert!(room.take(100, "h").is_ok());
+    }
+
+    #[test]
+    fn the_parts_of_a_share_are_all_of_it() {
+        let room = CqRoom::new(100);
+        let mut whole = room.take(90, "whole").unwrap();
+        let parts = [60, 60].map(|entries| whole.part(entries));
+        assert_eq!((parts.each_ref().map(|part| part.entries), whole.entries), ([60, 30], 0));
+        drop(whole);
+        assert!(room.take(11, "more").is_err());
+        drop(parts);
+        assert!(room.take(100, "all").is_ok());
     }
 }

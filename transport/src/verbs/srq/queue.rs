@@ -51,6 +51,8 @@ struct Book {
     /// Slabs that the port has not fetched yet.
     fresh: Vec<Slab>,
     floor: Floor,
+    /// Slabs that were made for all in common.
+    common: u32,
     /// Room for the completions of each slab that was made for guarantees.
     rooms: Vec<CqShare>,
     arm_at: Option<Instant>,
@@ -77,13 +79,39 @@ impl Floor {
 
 impl Book {
     fn slots(&self) -> u32 {
-        u32::try_from(self.registrations.len()).unwrap_or(u32::MAX).saturating_mul(SLAB_SLOTS)
+        let guaranteed = u32::try_from(self.rooms.len()).unwrap_or(u32::MAX);
+        guaranteed.saturating_add(self.common).saturating_mul(SLAB_SLOTS)
     }
 
     /// Slabs that may still be made for all in common, of `common_max` slots.
     fn common_left(&self, common_max: u32) -> u32 {
-        let guaranteed = u32::try_from(self.rooms.len()).unwrap_or(u32::MAX).saturating_mul(SLAB_SLOTS);
-        in_slabs(common_max).saturating_sub(self.slots() - guaranteed) / SLAB_SLOTS
+        (in_slabs(common_max) / SLAB_SLOTS).saturating_sub(self.common)
+    }
+
+    /// Records a slab, made for guarantees with room for its completions, or in common.
+    fn made(&mut self, room: Option<CqShare>) {
+        match room {
+            Some(room) => self.rooms.push(room),
+            None => self.common += 1,
+        }
+    }
+
+    /// Whether a queue of `entries` holds `slabs` more.
+    fn check(&self, slabs: u32, entries: u32) -> Result<(), PortError> {
+        let value = u64::from(self.slots()) + u64::from(slabs) * u64::from(SLAB_SLOTS);
+        if value <= entries.into() {
+            return Ok(());
+        }
+        let field = "shared receives (port.shared, port.connections)";
+        Err(PortError::Limit { field, value, limit: entries.into() })
+    }
+
+    /// Slabs to make before `slots` more can be guaranteed, and room for the completions of all of them: before the first is
+    /// made, because what is posted stays.
+    fn room_for(&self, slots: u32, entries: u32, room: &Arc<CqRoom>) -> Result<(u32, CqShare), PortError> {
+        let slabs = self.floor.slabs_for(slots);
+        self.check(slabs, entries)?;
+        Ok((slabs, room.take(slabs.saturating_mul(SLAB_SLOTS), FULL)?))
     }
 }
 
@@ -169,10 +197,9 @@ impl SharedQueue {
     pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reserve, PortError> {
         let slots = Self::reserve_slots(&self.sizes);
         let mut book = lock(&self.book);
-        let slabs = book.floor.slabs_for(slots);
+        let (slabs, mut room) = book.room_for(slots, self.entries, &self.room)?;
         for _ in 0..slabs {
-            let room = self.room.take(SLAB_SLOTS, FULL)?;
-            self.add_slab(&mut book, Some(room))?;
+            self.add_slab(&mut book, Some(room.part(SLAB_SLOTS)))?;
             book.floor.posted += SLAB_SLOTS;
         }
         if slabs > 0 {
@@ -193,15 +220,8 @@ impl SharedQueue {
 
     /// Makes, registers and posts more slots: for guarantees, with `room` for their completions, or in common.
     fn add_slab(&self, book: &mut Book, room: Option<CqShare>) -> Result<(), PortError> {
+        book.check(1, self.entries)?;
         let first = book.slots();
-        if first + SLAB_SLOTS > self.entries {
-            let (value, limit) = (u64::from(first + SLAB_SLOTS), self.entries.into());
-            return Err(PortError::Limit {
-                field: "shared receives (port.shared, port.connections)",
-                value,
-                limit,
-            });
-        }
         let region = self
             .node
             .place(|| slab(SLAB_SLOTS as usize * self.sizes.slot_bytes as usize + FRAME_WORD_BYTES))?;
@@ -216,7 +236,7 @@ impl SharedQueue {
         }
         // Whatever was posted stays the device's: its registration must stay too, and room for its completion.
         book.registrations.push(registration);
-        book.rooms.extend(room);
+        book.made(room);
         book.fresh.push(slab);
         list.post_shared(&self.srq)
             .map_err(|error| PortError::System { step: "ibv_post_srq_recv", errno: error.errno })
@@ -382,36 +402,51 @@ mod tests {
         let (slots, sends, own) = (SharedQueue::reserve_slots(&sizes), sends(&sizes), 212);
         let room = CqRoom::new(ENTRIES);
         let _common = take_common(&room, &sizes).unwrap();
-        let (mut floor, mut slabs) = (Floor::default(), Vec::new());
+        let mut book = Book::default();
         let (mut sharing, mut others) = (Vec::new(), Vec::new());
         for round in 0..20 {
             // As many as can come: in these rounds some that share, in those others only.
             while let (0, Ok(share)) = (round % 2, room.take(sends, "sends")) {
-                let missing = floor.slabs_for(slots);
-                let made: Vec<_> = (0..missing).map_while(|_| room.take(SLAB_SLOTS, FULL).ok()).collect();
-                floor.posted += SLAB_SLOTS * u32::try_from(made.len()).unwrap();
-                slabs.extend(made);
-                if floor.slabs_for(slots) > 0 {
-                    break;
+                let Ok((slabs, mut room)) = book.room_for(slots, ENTRIES, &room) else { break };
+                for _ in 0..slabs {
+                    book.made(Some(room.part(SLAB_SLOTS)));
+                    book.floor.posted += SLAB_SLOTS;
                 }
-                floor.reserved += slots;
+                book.floor.reserved += slots;
                 sharing.push(share);
             }
             while let Ok(share) = room.take(own, "own") {
                 others.push(share);
             }
             let count = |shares: &Vec<_>| u32::try_from(shares.len()).unwrap();
-            let outstanding = in_slabs(sizes.common_max)
-                + SLAB_SLOTS * count(&slabs)
-                + sends * count(&sharing)
-                + own * count(&others);
+            let outstanding =
+                in_slabs(sizes.common_max) + book.slots() + sends * count(&sharing) + own * count(&others);
             assert!(outstanding <= ENTRIES, "{outstanding} in round {round}");
-            assert!(floor.reserved <= floor.posted);
+            assert!(book.floor.reserved <= book.floor.posted && book.floor.posted == book.slots());
             // All that share go, and what they had stays posted. Of the others every second goes.
-            floor.reserved -= slots * count(&sharing);
+            book.floor.reserved -= slots * count(&sharing);
             sharing.clear();
             others.truncate(others.len() / 2);
         }
-        assert!(floor.posted > 500, "the queue was never full: {floor:?}");
+        assert!(book.floor.posted > 500, "the queue was never full: {:?}", book.floor);
+    }
+
+    /// What is made and posted stays, so a connection that finds no room for all that it needs makes nothing.
+    #[test]
+    fn who_finds_no_room_for_all_takes_none() {
+        const PART: u32 = 40 * SLAB_SLOTS;
+        let most = SharedReceives { guaranteed: 4096, ..SharedReceives::default() };
+        let slots = SharedQueue::reserve_slots(&most);
+        let book = Book::default();
+        let all = u64::from(65 * SLAB_SLOTS);
+        let room = CqRoom::new(PART);
+        let refused = book.room_for(slots, INDEX_LIMIT, &room).unwrap_err();
+        assert_eq!(refused, PortError::Limit { field: FULL, value: all, limit: PART.into() });
+        assert!(room.take(PART, "all").is_ok());
+        let room = CqRoom::new(CQ_ENTRIES);
+        let refused = book.room_for(slots, PART, &room).unwrap_err();
+        assert!(matches!(refused, PortError::Limit { value, limit: 2560, .. } if value == all), "{refused}");
+        assert!(room.take(CQ_ENTRIES, "all").is_ok());
+        assert_eq!(book.room_for(slots, INDEX_LIMIT, &room).unwrap().0, 65);
     }
 }

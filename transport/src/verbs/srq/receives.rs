@@ -38,6 +38,12 @@ pub(crate) enum Next {
     Other,
 }
 
+/// Whether nothing comes any more for the connection at `index`.
+fn is_gone(slots: &[Slot], index: usize) -> bool {
+    let conn = slots.get(index).and_then(|slot| slot.conn.as_deref());
+    conn.is_none_or(|conn| conn.fate.is_destroyed())
+}
+
 impl VerbsPort {
     /// Where the queue `number` is in the list; `None`: it is no more.
     fn queue_at(&mut self, number: u32) -> Option<usize> {
@@ -85,7 +91,7 @@ impl VerbsPort {
         let Some(queue) = self.queue_at(id.queue()) else { return Next::Other };
         let place = Place { queue, slot: id.slot_of_queue() };
         let slots = &mut self.shared[queue];
-        let Some(index) = slots.user(done.qp) else { return Next::Other };
+        let Some(index) = slots.user(done.qp, |at| is_gone(&self.slots, at)) else { return Next::Other };
         let Some(Slot { conn: Some(conn), .. }) = self.slots.get_mut(index) else { return Next::Other };
         let Some(bytes) = conn.shared_chain(done) else { return Next::Other };
         let Some((memory, at, _)) = slots.memory(place.slot) else { return Next::Other };
@@ -158,7 +164,7 @@ impl VerbsPort {
         let Some(queue) = self.queue_at(id.queue()) else { return };
         let place = Place { queue, slot };
         let slots = &mut self.shared[queue];
-        let Some(index) = slots.user(done.qp) else {
+        let Some(index) = slots.user(done.qp, |at| is_gone(&self.slots, at)) else {
             if !self.on_early(done) {
                 self.post_slot(place);
             }

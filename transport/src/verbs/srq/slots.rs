@@ -1,4 +1,4 @@
-//! The shared receives of one device as the port's own thread sees them: which connection's chain is in which slot,
+//! The shared receives of each completion queue as the port's own thread sees them: which connection's chain is in which slot,
 //! and which slots returned.
 //! A slot may outlive the connection whose frames lie in it.
 
@@ -77,9 +77,11 @@ impl SharedSlots {
         }
     }
 
-    pub(crate) fn user(&self, qp: u32) -> Option<usize> {
+    /// Where the connection with the queue pair `qp` is. Not one whose queue pair `is_gone`: then the number may be another's,
+    /// which has not joined yet.
+    pub(crate) fn user(&self, qp: u32, is_gone: impl FnOnce(usize) -> bool) -> Option<usize> {
         let at = self.users.binary_search_by_key(&qp, |&(number, _)| number).ok()?;
-        Some(self.users[at].1)
+        Some(self.users[at].1).filter(|&index| !is_gone(index))
     }
 
     /// The memory that a slot lies in, from where, and its key. Looks for new slabs when it is not known.
@@ -111,6 +113,24 @@ impl SharedSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kernel gives the number of a destroyed queue pair to the next one, whose grant may come before the port has heard of
+    /// either.
+    #[test]
+    fn a_completion_is_not_for_a_connection_whose_queue_pair_is_gone() {
+        let slots = SharedSlots {
+            queue: Weak::new(),
+            number: 0,
+            slot_bytes: 256,
+            slabs: Vec::new(),
+            lent: Vec::new(),
+            users: vec![(4, 1), (5, 0)],
+        };
+        let (mut gone, user) = (Vec::new(), |qp, gone: &[usize]| slots.user(qp, |at| gone.contains(&at)));
+        assert_eq!([3, 4, 5].map(|qp| user(qp, &gone)), [None, Some(1), Some(0)]);
+        gone.push(0);
+        assert_eq!([3, 4, 5].map(|qp| user(qp, &gone)), [None, Some(1), None]);
+    }
 
     #[test]
     fn places_are_remembered_whole() {
