@@ -105,8 +105,10 @@ impl Lane {
         let seat = shared.sit(&device)?;
         let config = &shared.config;
         let is_sharing = device.shares(shared, receives)?;
-        let mut request = queue_sizes(config, &device, is_sharing)?;
-        let (cq, share, reserve) = device.place(shared, &request, is_sharing)?;
+        let (mut request, (cq, share, reserve)) = place(receives, is_sharing, |is_sharing| {
+            let request = queue_sizes(config, &device, is_sharing)?;
+            Ok((request, device.place(shared, &request, is_sharing)?))
+        })?;
         request.srq = reserve.as_ref().map(|reserve| reserve.queue.srq());
         let grants = device.grant_places(seat.0.conn.index())?;
         let pulse = Some(device.pulse()?);
@@ -346,6 +348,22 @@ pub(crate) struct LinkParts {
     pub(crate) session: Option<Session>,
 }
 
+/// Makes what `make` makes for a connection that `is_sharing`, or for one with its own receives where that fails and sharing was
+/// not asked for by name.
+fn place<R>(
+    receives: Receives,
+    is_sharing: bool,
+    mut make: impl FnMut(bool) -> Result<R, PortError>,
+) -> Result<R, PortError> {
+    match make(is_sharing) {
+        Err(error) if is_sharing && receives != Receives::Shared => {
+            tracing::debug!(%error, "no shared receives for a connection: it has its own");
+            make(false)
+        }
+        made => made,
+    }
+}
+
 /// Queue sizes, each a sum with reasons:
 /// - sends: chains of frames, READs up to the depth we ask for, one grant or nudge, one goodbye;
 /// - receives: those guaranteed to the peer, one for its grant, one for its goodbye; none of its own where they are shared.
@@ -429,6 +447,19 @@ mod tests {
             assert_eq!(receives.toward(Trust::None), Receives::Own);
             assert_eq!(receives.toward(Trust::Peer), receives);
         }
+    }
+
+    #[test]
+    fn only_who_asks_for_shared_receives_by_name_is_refused_without_them() {
+        let lacks = || PortError::Limit { field: "shared receives", value: 2, limit: 1 };
+        let none_shared = |is_sharing| if is_sharing { Err(lacks()) } else { Ok("own") };
+        assert_eq!(place(Receives::SharedAbove(0), true, none_shared), Ok("own"));
+        assert_eq!(place(Receives::Shared, true, none_shared), Err(lacks()));
+        let none = |_| Err::<&str, _>(lacks());
+        assert_eq!(place(Receives::SharedAbove(0), true, none), Err(lacks()));
+        assert_eq!(place(Receives::Own, false, none), Err(lacks()));
+        let any = |is_sharing| Ok(if is_sharing { "shared" } else { "own" });
+        assert_eq!(place(Receives::SharedAbove(0), true, any), Ok("shared"));
     }
 
     #[test]
