@@ -41,7 +41,7 @@ const CHANNEL: u64 = 0;
 #[derive(Debug)]
 struct Held {
     raw: NonNull<sys::ibv_context>,
-    /// Where the device's library needs one.
+    /// Where the device's library needs one, from the first context on.
     shield: Option<Shield>,
     /// Keeps librdmacm from closing the context under us.
     _anchor: Anchor,
@@ -97,6 +97,11 @@ pub(crate) fn hold(raw: NonNull<sys::ibv_context>, local: Option<SocketAddr>) ->
     let held = table.hold(raw, local)?;
     if held.is_leaving {
         return Err(DeviceError::NoDevice { detail: "it is being removed".to_owned() });
+    }
+    if held.shield.is_none() && held.users == 0 {
+        // Before its first context maps anything; tried again when memory was short the last time.
+        // SAFETY: the anchor keeps the context open, and is dropped after the shield.
+        held.shield = unsafe { Shield::over(held.raw) };
     }
     held.users += 1;
     Ok(())
@@ -197,9 +202,7 @@ impl Table {
     }
 
     fn add(&mut self, raw: NonNull<sys::ibv_context>, anchor: Anchor) -> Result<(), DeviceError> {
-        // SAFETY: the anchor keeps the context open, and is dropped after the shield.
-        let shield = unsafe { Shield::over(raw) };
-        let held = Held { raw, shield, _anchor: anchor, users: 0, is_leaving: false };
+        let held = Held { raw, shield: None, _anchor: anchor, users: 0, is_leaving: false };
         let reader = self.reader()?;
         let data = epoll::EventData::new_u64(held.key().number());
         rustix::fs::fcntl_setfl(held.event_fd(), OFlags::NONBLOCK)
