@@ -26,12 +26,14 @@ pub(crate) struct PortCq {
     pub(crate) room: Arc<CqRoom>,
     /// Made with the first connection that shares its receives.
     pub(crate) shared: Option<Arc<SharedQueue>>,
+    /// It reported CQ_ERR: nobody else is placed on it.
+    is_broken: bool,
 }
 
 impl PortCq {
     fn new(cq: Arc<Cq>) -> Self {
         let room = CqRoom::new(cq.entries());
-        Self { cq, room, shared: None }
+        Self { cq, room, shared: None, is_broken: false }
     }
 }
 
@@ -54,7 +56,7 @@ impl PortCqs {
         mut place: impl FnMut(&mut PortCq) -> Result<R, PortError>,
     ) -> Result<R, PortError> {
         let mut cqs = lock(&self.0);
-        for cq in &mut *cqs {
+        for cq in cqs.iter_mut().filter(|cq| !cq.is_broken) {
             match place(cq) {
                 Err(PortError::Limit { .. }) => {}
                 placed => return placed,
@@ -64,6 +66,13 @@ impl PortCqs {
         let placed = place(&mut new)?;
         cqs.push(new);
         Ok(placed)
+    }
+
+    /// The queue at `address` reported CQ_ERR. Connections on it keep what they hold.
+    pub(crate) fn broke(&self, address: usize) {
+        for cq in lock(&self.0).iter_mut().filter(|cq| cq.cq.address() == address) {
+            cq.is_broken = true;
+        }
     }
 
     /// Returns the shared receives of all queues.

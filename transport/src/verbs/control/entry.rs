@@ -68,6 +68,15 @@ impl Role {
         }
     }
 
+    /// Returns what names the completion queue of an attempt or a connection in asynchronous events.
+    pub(crate) fn cq(&self) -> Option<usize> {
+        match self {
+            Self::Active(active) => Some(active.lane()?.holdings.cq.address()),
+            Self::Live(live) => Some(live.cq),
+            _ => None,
+        }
+    }
+
     /// Returns the shared receive queue of an attempt or a connection.
     pub(crate) fn queue(&self) -> Option<Arc<SharedQueue>> {
         match self {

@@ -122,6 +122,11 @@ impl PortDevice {
         self.cqs.shared()
     }
 
+    /// The completion queue at `address`, if it is one of these, reported CQ_ERR.
+    pub(crate) fn cq_broke(&self, address: usize) {
+        self.cqs.broke(address);
+    }
+
     /// Returns whether a connection that has its seat is to share its receives.
     ///
     /// # Errors

@@ -302,6 +302,9 @@ impl Control {
                 None => self.stray_events += 1,
             };
         }
+        if event.kind == DeviceEvent::CqErr {
+            self.ids.watches.on(event.device).iter().for_each(|device| device.cq_broke(event.element));
+        }
         let mut failed = Vec::<IdKey>::new();
         for entry in self.ids.concerned(&event) {
             let action = action(entry.role.state(), Happening::Device(event.kind));
@@ -309,7 +312,7 @@ impl Control {
             if action == Action::Note {
                 continue;
             }
-            let cq = if let Role::Live(live) = &entry.role { Some(live.cq) } else { None };
+            let cq = entry.role.cq();
             let queue = entry.role.queue();
             let srq = queue.as_ref().map(|queue| queue.address());
             let IdInfo { device, qp, .. } = entry.id.info();

@@ -68,7 +68,7 @@ pub struct VerbsPort {
     pub(crate) now: Time,
     /// Events for the next batch.
     pub(crate) backlog: VecDeque<Event>,
-    /// The shared receives of each device.
+    /// The shared receives of each completion queue that has any.
     pub(crate) shared: Vec<SharedSlots>,
     /// Connections of which shared receives are posted again and not granted again yet.
     pub(crate) read: Vec<ConnId>,
