@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span, key::KEYS_MAX};
+use gimmal_transport::{
+    ConnectOptions, ListenOptions, PortConfig,
+    frame::{FRAME_WORD_BYTES, span},
+    key::KEYS_MAX,
+};
 
 use crate::{
     error::ConfigError,
@@ -143,11 +147,17 @@ impl Config {
 /// `engine/examples/sharing.rs` measures what a process grows by, all of it together.
 const IDLE_TABLES: u64 = 6 << 10;
 
-/// Bytes that one peer can make a port keep: the ring that we send from, the ring that we receive into or its mirror in
-/// shared memory, loans that it does not read, and its bulk that we pulled.
+/// Bytes that a connection receives into: a ring, or its mirror in shared memory, or slots over send/recv with one for the goodbye.
+fn receive_bytes(port: &PortConfig) -> u64 {
+    let slots = (u64::from(port.arrivals) + 1) * u64::from(port.slot_bytes) + FRAME_WORD_BYTES as u64;
+    slots.max(port.ring_bytes.into())
+}
+
+/// Bytes that one peer can make a port keep: the ring that we send from, what we receive into, loans that it does not read, and
+/// its bulk that we pulled.
 fn peer_bytes(port: &PortConfig) -> u64 {
     let ring = u64::from(port.peer_ring_bytes_max.max(port.ring_bytes));
-    port.loan_bytes_max.saturating_add(ring + u64::from(port.ring_bytes))
+    port.loan_bytes_max.saturating_add(ring + receive_bytes(port))
 }
 
 /// A quarter of the smallest ring holds the largest control burst beside a frame.
@@ -210,7 +220,7 @@ impl fmt::Display for Plan {
         writeln!(
             f,
             "shared receives    {slots} of {} bytes for each connection = data {} + control {CONTROL_ARRIVALS} + goodbye 1; \
-             {} to {} in common, data at most {}",
+             {} to {} in common for each completion queue, data at most {}",
             shared.slot_bytes, shared.guaranteed, shared.common, shared.common_max, shared.most
         )?;
         writeln!(
@@ -222,10 +232,10 @@ impl fmt::Display for Plan {
         let peer_ring = port.peer_ring_bytes_max.max(port.ring_bytes);
         writeln!(
             f,
-            "one peer           at most {} bytes = the ring to it {} + the ring from it {} + loans {}",
+            "one peer           at most {} bytes = the ring to it {} + ring or slots from it {} + loans {}",
             peer_bytes(port),
             peer_ring,
-            port.ring_bytes,
+            receive_bytes(port),
             port.loan_bytes_max
         )?;
         writeln!(
@@ -262,7 +272,7 @@ mod tests {
             plan.to_string().contains("held frames        at most 65536 bytes of the ring, or 16 receives")
         );
         assert!(plan.to_string().contains("at most 67108864 bytes in 256 pieces stay registered"));
-        let one = "one peer           at most 4299423744 bytes = the ring to it 4194304 + the ring from it 262144 + loans 4294967296";
+        let one = "one peer           at most 4300226568 bytes = the ring to it 4194304 + ring or slots from it 1064968 + loans 4294967296";
         assert!(plan.to_string().contains(one), "{plan}");
     }
 
