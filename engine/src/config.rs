@@ -116,7 +116,6 @@ impl Config {
         if let Some((field, value, rule)) = self.connect.flaw().or_else(|| self.listen.flaw()) {
             return Err(ConfigError::Time { field, value, rule });
         }
-        self.check_trust()?;
         if self.heartbeat_ms != 0 && !(10..=3_600_000).contains(&self.heartbeat_ms) {
             return field("heartbeat_ms", self.heartbeat_ms.into(), "0, or 10 to 3,600,000");
         }
@@ -126,20 +125,6 @@ impl Config {
         let device = self.listen.device.as_ref().or(self.connect.device.as_ref());
         let placed = self.placement.place(self.workers, device.map(|choice| &*choice.device))?;
         Ok(Plan { config: self, placed })
-    }
-
-    /// Refuses to share receives with peers that are not trusted, where that was asked for by name.
-    fn check_trust(&self) -> Result<(), ConfigError> {
-        let (listen, connect) = (&self.listen, &self.connect);
-        let why = "a peer could use up the receives of others; use Receives::Own for it, or trust it";
-        let conflict = |field, with| Err(ConfigError::Conflict { field, with, why });
-        if listen.receives.excludes(listen.trust) {
-            return conflict("listen.receives Shared", "listen.trust None");
-        }
-        if connect.receives.excludes(connect.trust) {
-            return conflict("connect.receives Shared", "connect.trust None");
-        }
-        Ok(())
     }
 }
 
@@ -260,8 +245,6 @@ impl fmt::Display for Plan {
 mod tests {
     use std::time::Duration;
 
-    use gimmal_transport::{Receives, Trust};
-
     use super::*;
 
     #[test]
@@ -285,27 +268,6 @@ mod tests {
         let many =
             Config { workers: 256, placement: Placement::Cores((0..256).collect()), ..Config::default() };
         assert_eq!(many.validate().unwrap().cores().len(), 256);
-    }
-
-    #[test]
-    fn peers_that_are_not_trusted_share_no_receives() {
-        for receives in [Receives::Own, Receives::Shared, Receives::SharedAbove(0)] {
-            for trust in [Trust::Peer, Trust::None] {
-                let listen = ListenOptions { receives, trust, ..ListenOptions::default() };
-                let connect = ConnectOptions { receives, trust, ..ConnectOptions::default() };
-                let refused =
-                    [Config { listen, ..Config::default() }, Config { connect, ..Config::default() }]
-                        .map(|config| config.validate().err().map(|error| error.to_string()));
-                if (receives, trust) != (Receives::Shared, Trust::None) {
-                    assert_eq!(refused, [None, None], "{receives:?}, {trust:?}");
-                    continue;
-                }
-                for (error, side) in refused.into_iter().zip(["listen", "connect"]) {
-                    let start = format!("{side}.receives Shared cannot be used with {side}.trust None: ");
-                    assert!(error.as_ref().is_some_and(|error| error.starts_with(&start)), "{error:?}");
-                }
-            }
-        }
     }
 
     #[test]

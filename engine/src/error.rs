@@ -86,16 +86,6 @@ pub enum ConfigError {
         /// What holds for it.
         rule: &'static str,
     },
-    /// Two fields whose values exclude each other.
-    #[error("{field} cannot be used with {with}: {why}")]
-    Conflict {
-        /// A field of [`Config`](crate::Config), and its value.
-        field: &'static str,
-        /// The other one.
-        with: &'static str,
-        /// Why not, and what to use.
-        why: &'static str,
-    },
     /// A core of [`Placement::Cores`](crate::Placement::Cores) is not there for this process.
     #[error("core {core} cannot be used: {why}")]
     Core {

@@ -168,19 +168,19 @@ pub enum Receives {
 
 impl Receives {
     /// Where receives come from for a peer with `trust`. One that is not trusted could use up those of others.
+    ///
+    /// # Errors
+    /// [`PortError::Limit`] when sharing with such a peer was asked for by name.
     #[cfg(feature = "verbs")]
-    pub(crate) const fn toward(self, trust: Trust) -> Self {
-        match trust {
-            Trust::Peer => self,
-            Trust::None => Self::Own,
+    pub(crate) const fn toward(self, trust: Trust) -> Result<Self, PortError> {
+        match (self, trust) {
+            (_, Trust::Peer) => Ok(self),
+            (Self::Own | Self::SharedAbove(_), Trust::None) => Ok(Self::Own),
+            (Self::Shared, Trust::None) => {
+                let field = "connections that share receives (Receives::Shared) with peers of Trust::None";
+                Err(PortError::Limit { field, value: 1, limit: 0 })
+            }
         }
-    }
-
-    /// Whether it is refused for peers with `trust`: sharing that was asked for by name.
-    #[must_use]
-    #[doc(hidden)]
-    pub const fn excludes(self, trust: Trust) -> bool {
-        matches!((self, trust), (Self::Shared, Trust::None))
     }
 }
 

@@ -88,6 +88,7 @@ impl Provider for Verbs {
     }
 
     fn listen(&self, address: &Address, options: &ListenOptions) -> Result<VerbsListener, ListenError> {
+        let receives = options.receives.toward(options.trust)?;
         let wrong = |why| ListenError::Address { address: address.to_string(), why };
         let (host, port, via) = rdma_host(address).map_err(wrong)?;
         if via.source.is_some() {
@@ -96,7 +97,7 @@ impl Provider for Verbs {
             ));
         }
         let device = via.device.clone().or_else(|| options.device.clone());
-        let options = ListenOptions { device, ..options.clone() };
+        let options = ListenOptions { device, receives, ..options.clone() };
         VerbsListener::start(&self.control()?, (host, port), via.service, &options)
     }
 
@@ -108,8 +109,10 @@ impl Provider for Verbs {
     ) -> Result<VerbsConnecting, ConnectError> {
         let (host, port, via) =
             rdma_host(address).map_err(|why| ConnectError::Address { address: address.to_string(), why })?;
+        let receives = options.receives.toward(options.trust)?;
         let control = self.control()?;
         let mut options = options.clone();
+        options.receives = receives;
         options.device = via.device.clone().or(options.device);
         options.source = via.source.or(options.source);
         let mut sources: Vec<_> = options.source.into_iter().collect();
@@ -142,5 +145,29 @@ impl Provider for Verbs {
             outcome: sender,
         };
         VerbsConnecting::start(&control, attempt, outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Receives, Trust};
+
+    #[test]
+    fn peers_that_are_not_trusted_share_no_receives() {
+        for receives in [Receives::Own, Receives::Shared, Receives::SharedAbove(0), Receives::default()] {
+            assert_eq!(receives.toward(Trust::Peer), Ok(receives));
+            if receives != Receives::Shared {
+                assert_eq!(receives.toward(Trust::None), Ok(Receives::Own));
+            }
+        }
+        let why = Receives::Shared.toward(Trust::None).unwrap_err();
+        assert!(why.to_string().contains("Receives::Shared") && why.to_string().contains("Trust::None"));
+        // On a machine without devices, too.
+        let address: Address = "rdma://127.0.0.1:0".parse().unwrap();
+        let options =
+            ListenOptions { receives: Receives::Shared, trust: Trust::None, ..ListenOptions::default() };
+        let refused = Verbs::new().listen(&address, &options).unwrap_err();
+        assert!(matches!(&refused, ListenError::Port(error) if *error == why), "{refused}");
     }
 }

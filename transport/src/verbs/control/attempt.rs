@@ -257,8 +257,7 @@ impl Active {
     fn has_device(&mut self, id: &mut CmId) -> Result<Next, Failure> {
         let attempt = &self.attempt;
         let next = |error| Failure { error, try_next: true };
-        let receives = attempt.options.receives.toward(attempt.options.trust);
-        let lane = Lane::new(id, &attempt.shared, receives).map_err(ConnectError::from)?;
+        let lane = Lane::new(id, &attempt.shared, attempt.options.receives).map_err(ConnectError::from)?;
         let name = lane.holdings.device.context.name();
         // Whatever fails from here on, the queue pair is destroyed before what it uses.
         self.step = Step::Routing(lane);

@@ -442,14 +442,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_that_are_not_trusted_have_receives_of_their_own() {
-        for receives in [Receives::Own, Receives::Shared, Receives::SharedAbove(0), Receives::default()] {
-            assert_eq!(receives.toward(Trust::None), Receives::Own);
-            assert_eq!(receives.toward(Trust::Peer), receives);
-        }
-    }
-
-    #[test]
     fn only_who_asks_for_shared_receives_by_name_is_refused_without_them() {
         let lacks = || PortError::Limit { field: "shared receives", value: 2, limit: 1 };
         let none_shared = |is_sharing| if is_sharing { Err(lacks()) } else { Ok("own") };

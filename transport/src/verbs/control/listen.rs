@@ -116,8 +116,7 @@ impl Ids {
         let gone = AcceptError::Gone { errno: libc::ECONNRESET };
         let entry = self.current(handle).ok_or_else(|| gone.clone())?;
         let Role::Requested(requested) = &entry.role else { return Err(gone) };
-        let receives = requested.options.receives.toward(requested.options.trust);
-        let failed = match Lane::new(&mut entry.id, shared, receives) {
+        let failed = match Lane::new(&mut entry.id, shared, requested.options.receives) {
             Ok(lane) => match requested.answer(&entry.id, handle, lane, shared) {
                 Ok(parts) => {
                     entry.role = Role::Live(Live::of(&parts.lane));
