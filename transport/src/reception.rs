@@ -16,6 +16,7 @@ use crate::{
     Address, Hello, Instant, ListenError, ListenOptions, RejectReason,
     error::errno_text,
     kernel::{self, system},
+    log_pace::LogPace,
     rejected::Rejected,
     strangers::{Stranger, Strangers},
 };
@@ -62,6 +63,8 @@ pub(crate) struct Reception<D: Door> {
     /// Closed to accept a client that is refused, when there is no other descriptor.
     pub(crate) spare: Option<OwnedFd>,
     lack: Option<Lack>,
+    /// Of lacks: clients end them and bring them back.
+    log: LogPace,
     /// How long that lasts before clients are refused.
     pub(crate) lack_patience: Duration,
 }
@@ -82,6 +85,7 @@ impl<D: Door> Reception<D> {
             rejected: Arc::default(),
             spare: kernel::spare(),
             lack: None,
+            log: LogPace::default(),
             lack_patience: LACK_PATIENCE,
         }
     }
@@ -170,8 +174,10 @@ impl<D: Door> Reception<D> {
             return false;
         }
         let lack = self.lack.get_or_insert_with(|| {
-            let error = errno_text(errno.raw_os_error());
-            tracing::warn!(error, address = %self.door.address(), "clients cannot be accepted; trying again");
+            if let Some(left_out) = self.log.line(now) {
+                let (error, address) = (errno_text(errno.raw_os_error()), self.door.address());
+                tracing::warn!(error, %address, left_out, "clients cannot be accepted; trying again");
+            }
             Lack { since: now, again: now }
         });
         lack.again = now + LACK_PAUSE;
@@ -232,4 +238,134 @@ impl<D: Door> Reception<D> {
 fn refuse(rejected: &Rejected, client: impl Stranger, reason: RejectReason) {
     rejected.note(reason, || client.name());
     client.refuse(reason);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        os::fd::BorrowedFd,
+        sync::atomic::{AtomicU64, Ordering},
+    };
+
+    use tracing::span;
+
+    use super::*;
+    use crate::Key;
+
+    /// Lacks that come and go.
+    const LACKS: u64 = 300;
+
+    /// A door at which there always is a client. There is no descriptor for the first; it is refused, the next one comes in, and so on.
+    #[derive(Debug)]
+    struct Short {
+        readable: OwnedFd,
+        options: ListenOptions,
+        tries: Cell<u64>,
+    }
+
+    #[derive(Debug)]
+    struct Client(OwnedFd);
+
+    impl AsFd for Short {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.readable.as_fd()
+        }
+    }
+
+    impl Door for Short {
+        type Client = Client;
+        type Source = ();
+
+        fn address(&self) -> Address {
+            "tcp://127.0.0.1:1".parse().unwrap()
+        }
+
+        fn options(&self) -> &ListenOptions {
+            &self.options
+        }
+
+        fn accept(&self) -> Result<OwnedFd, Errno> {
+            self.tries.set(self.tries.get() + 1);
+            if self.tries.get() % 3 == 1 { Err(Errno::MFILE) } else { Ok(self.readable.try_clone().unwrap()) }
+        }
+
+        fn source(&self, _: &OwnedFd) -> Result<(), RejectReason> {
+            Ok(())
+        }
+
+        /// It has gone.
+        fn let_in(&self, _: OwnedFd) -> Option<Client> {
+            None
+        }
+    }
+
+    impl From<OwnedFd> for Client {
+        fn from(socket: OwnedFd) -> Self {
+            Self(socket)
+        }
+    }
+
+    impl Stranger for Client {
+        fn read(&mut self, _: &[Key]) -> Result<Option<Hello>, Option<RejectReason>> {
+            Ok(None)
+        }
+
+        fn is_silent(&self) -> bool {
+            true
+        }
+
+        fn socket(&self) -> &OwnedFd {
+            &self.0
+        }
+
+        fn name(&self) -> String {
+            String::new()
+        }
+
+        fn refuse(self, _: RejectReason) {}
+    }
+
+    /// Counts lines of the log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicU64>);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    /// A lack that ends with each client and comes back with the next one.
+    #[test]
+    fn lacks_that_come_and_go_are_logged_ten_times_a_second() {
+        let (readable, writer) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&writer, b"a").unwrap();
+        let door = Short { readable, options: ListenOptions::default(), tries: Cell::default() };
+        let (mut reception, lines, started) = (Reception::new(door, 1), Lines::default(), Instant::now());
+        reception.lack_patience = Duration::ZERO;
+        tracing::subscriber::with_default(lines.clone(), || {
+            while reception.door.tries.get() < 3 * LACKS {
+                reception.accept_sockets().unwrap();
+            }
+        });
+        let (lines, windows) = (lines.0.load(Ordering::Relaxed), started.elapsed().as_secs() + 1);
+        assert!(lines > 0 && lines <= 10 * windows, "{lines} lines in {windows} s");
+    }
 }
