@@ -18,7 +18,7 @@ use crate::{
     kernel::{self, system},
     log_pace::LogPace,
     rejected::Rejected,
-    strangers::{Stranger, Strangers},
+    strangers::{LOOK, Stranger, Strangers},
 };
 
 /// Sockets that are accepted before the hellos of those that wait are looked for again.
@@ -81,7 +81,7 @@ impl<D: Door> Reception<D> {
     pub(crate) fn new(door: D, places_of_one: usize) -> Self {
         Self {
             door,
-            strangers: Strangers::new(places_of_one),
+            strangers: Strangers::new(places_of_one, Instant::now()),
             rejected: Arc::default(),
             spare: kernel::spare(),
             lack: None,
@@ -216,7 +216,8 @@ impl<D: Door> Reception<D> {
     fn wait(&self, now: Instant, until: Instant) -> Result<(), ListenError> {
         // A client that stays silent is dropped at its own time, whoever else comes.
         let again = self.lack.as_ref().map(|lack| lack.again).filter(|again| *again > now);
-        let turn = self.strangers.next_turn().into_iter().chain(again).fold(until, Instant::min);
+        let turn = self.strangers.next_turn().map(|turn| turn.min(now + LOOK));
+        let turn = turn.into_iter().chain(again).fold(until, Instant::min);
         let clients = self.strangers.clients().map(|client| client.socket().as_fd());
         // Clients in the backlog are let in when there is room.
         let door = (!self.strangers.is_full() && again.is_none()).then(|| self.door.as_fd());

@@ -18,6 +18,10 @@ pub(crate) const PLACES_OF_ONE: usize = PLACES / 2;
 /// A client that has not said hello for so long has had its chance, and goes for a newer one: 200 threads that share two cores
 /// and connect at once get their turns within it.
 pub(crate) const CHANCE: Duration = Duration::from_millis(100);
+/// Between two looks at clients that wait, at most.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+/// No more between two looks counts as a client's time: the rest is the listener's own absence.
+const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// A client that has not said hello, or has something to prove.
 pub(crate) trait Stranger: Debug {
@@ -46,6 +50,8 @@ pub(crate) trait Stranger: Debug {
 pub(crate) struct Strangers<C, S> {
     waiting: VecDeque<Waiting<C, S>>,
     places_of_one: usize,
+    /// The last look.
+    seen: Instant,
 }
 
 #[derive(Debug)]
@@ -67,8 +73,8 @@ impl<C, S> Waiting<C, S> {
 
 impl<C: Stranger, S: PartialEq> Strangers<C, S> {
     /// A room in which one source has at most `places_of_one`.
-    pub(crate) fn new(places_of_one: usize) -> Self {
-        Self { waiting: VecDeque::with_capacity(PLACES), places_of_one }
+    pub(crate) fn new(places_of_one: usize, now: Instant) -> Self {
+        Self { waiting: VecDeque::with_capacity(PLACES), places_of_one, seen: now }
     }
 
     /// The clients, the oldest first.
@@ -106,6 +112,19 @@ impl<C: Stranger, S: PartialEq> Strangers<C, S> {
         self.waiting.iter().position(is_idle).and_then(|at| self.remove(at))
     }
 
+    /// The clients are looked at. What one said while the listener was away, or the whole process was stopped, is read only now, and
+    /// its answer is not there yet: so that was not its time.
+    fn look(&mut self, now: Instant) {
+        let seen = std::mem::replace(&mut self.seen, now);
+        if now - seen <= LOOK_MAX {
+            return;
+        }
+        for waiting in &mut self.waiting {
+            let away = (now - seen.max(waiting.since)).saturating_sub(LOOK_MAX);
+            waiting.until = waiting.until + away;
+        }
+    }
+
     /// Reads the clients in turn. Returns the first whose hello is good. Those that are to be told no before it are given to
     /// `refuse`, and those that have gone are dropped.
     pub(crate) fn first_hello(
@@ -114,6 +133,7 @@ impl<C: Stranger, S: PartialEq> Strangers<C, S> {
         now: Instant,
         mut refuse: impl FnMut(C, RejectReason),
     ) -> Option<(C, Hello)> {
+        self.look(now);
         let mut at = 0;
         while let Some(waiting) = self.waiting.get_mut(at) {
             let outcome = match waiting.client.read(keys) {
@@ -221,12 +241,21 @@ mod tests {
 
     impl Room {
         fn new() -> Self {
-            let strangers = Strangers::new(PLACES_OF_ONE);
-            Self { strangers, now: Instant::now(), count: 0, refused: Vec::new() }
+            let now = Instant::now();
+            Self { strangers: Strangers::new(PLACES_OF_ONE, now), now, count: 0, refused: Vec::new() }
         }
 
         fn wait(&mut self, span: Duration) {
             self.now = self.now + span;
+        }
+
+        /// Looks for `span`, and finds no hello.
+        fn looks(&mut self, span: Duration) {
+            let end = self.now + span;
+            while self.now < end {
+                self.wait(LOOK.min(end - self.now));
+                assert_eq!(self.read(), None);
+            }
         }
 
         /// Reads those that are there; who is handed out.
@@ -260,8 +289,52 @@ mod tests {
         assert_eq!((room.read(), room.strangers.clients().count()), (None, 2));
         // Its time is over, whoever else is there.
         assert_eq!(room.strangers.next_turn(), Some(room.now + TIME));
+        room.looks(TIME);
+        assert_eq!(&room.refused[..], [1, 4, 0, 2]);
+    }
+
+    /// R40: our own absence is not the client's silence.
+    #[test]
+    fn r40_a_client_has_its_time_although_the_listener_was_away() {
+        let mut room = Room::new();
+        assert!(room.comes('a', Says::Nothing));
+        let mut left = TIME;
+        // Before it was read once, and later.
+        for _ in 0..3 {
+            room.wait(TIME.saturating_mul(2));
+            assert_eq!((room.read(), room.refused.len()), (None, 0));
+            left = left.saturating_sub(LOOK_MAX);
+            assert_eq!(room.strangers.next_turn(), Some(room.now + left));
+            room.looks(LOOK);
+            left = left.saturating_sub(LOOK);
+        }
+        // What was before somebody came is no absence to it.
         room.wait(TIME);
-        assert_eq!((room.read(), &room.refused[..]), (None, &[1, 4, 0, 2][..]));
+        assert!(room.comes('a', Says::Nothing));
+        room.looks(LOOK);
+        left = left.saturating_sub(LOOK_MAX);
+        room.looks(left.saturating_sub(LOOK));
+        assert_eq!(room.refused, []);
+        room.looks(LOOK);
+        assert_eq!(room.refused, [0]);
+        let left = TIME.saturating_sub(left).saturating_sub(LOOK);
+        room.looks(left.saturating_sub(LOOK));
+        assert_eq!(room.refused, [0]);
+        room.looks(LOOK);
+        assert_eq!(room.refused, [0, 1]);
+    }
+
+    /// A machine on which each look is late gives nobody a place for ever.
+    #[test]
+    fn late_looks_end_a_silence_too() {
+        let mut room = Room::new();
+        assert!(room.comes('a', Says::Nothing));
+        for look in 0..TIME.as_millis() / LOOK_MAX.as_millis() {
+            assert_eq!(room.refused, [], "{look}");
+            room.wait(TIME);
+            assert_eq!(room.read(), None);
+        }
+        assert_eq!(room.refused, [0]);
     }
 
     #[test]
