@@ -6,8 +6,9 @@
 //! ```
 //! The kernel gives each queue of a context the lowest free offset to be mapped at. libsiw fails to make a queue that is
 //! given the offset 0x9_0000 (EINVAL), and the next one is given it again: no more queue pairs can be made. So the first
-//! mapping of a context covers that offset and stays; one that could not be made is tried again while nothing uses the device. The kernel rounds its entries up to a power of two: one of half the
-//! size would end before the offset, and one that covers it takes 1 MiB of the kernel's memory.
+//! mapping of a context covers that offset and stays. One that could not be made is tried again while nothing uses the
+//! device. The kernel rounds its entries up to a power of two: one of half the size would end before the offset, and one
+//! that covers it takes 1 MiB of the kernel's memory.
 
 use std::ptr::NonNull;
 
