@@ -31,9 +31,14 @@ fn key(byte: u8) -> Outcome<Key> {
 }
 
 fn rig<P: Provider>(bench: &mut Bench<'_, P>, keys: &[u8]) -> Outcome<Rig<P>> {
+    rig_within(bench, keys, patience::listening().handshake_timeout)
+}
+
+/// A rig whose listener gives clients that prove nothing up after `limit`.
+fn rig_within<P: Provider>(bench: &mut Bench<'_, P>, keys: &[u8], limit: Duration) -> Outcome<Rig<P>> {
     let mut rig = bench.rig()?;
     let keys = keys.iter().map(|byte| key(*byte)).collect::<Outcome<_>>()?;
-    let options = ListenOptions { keys, ..patience::listening() };
+    let options = ListenOptions { keys, handshake_timeout: limit, ..ListenOptions::default() };
     bench.listen_again(&mut rig, &options)?;
     Ok(rig)
 }
@@ -113,7 +118,8 @@ fn replayed<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut hello = *bench.incoming(&mut plain, &mut connecting)?.hello();
     let recorded = parts::request(&mut hello, Some(&key(1)?));
     drop(plain);
-    let mut rig = rig(bench, &[1])?;
+    // It is waited for.
+    let mut rig = rig_within(bench, &[1], Duration::from_secs(3))?;
     let mut knock = bench.harness.knock(&rig.address, &recorded).ok_or("the harness cannot knock")?;
     let mut conn = None;
     let mut is_over = false;
